@@ -1,0 +1,79 @@
+"""What every engine takes and gives: an Ask in, a Completion out. Knows nothing of judges or records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn. Its text is data through and through: engines encode it with control tokens off, so that only the
+    chat template's own text around it can open or close a turn."""
+
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request to a model.
+
+    schema: the JSON schema that the answer follows, in the subset of `decoding.grammar`; each free text
+        carries its quota of tokens.
+    budget: the most tokens to write; None is what the schema needs with every quota used up.
+    """
+
+    messages: tuple[Message, ...]
+    schema: Mapping[str, Any]
+    budget: int | None = None
+    temperature: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What came back. Token counts: prompt (of which `cached` were not computed again) and written.
+
+    finish: the engine's own word for why it ended. Nothing trusts it.
+    """
+
+    text: str
+    prompt_tokens: int
+    cached_tokens: int
+    written_tokens: int
+    finish: str
+    distributions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+class AskFailed(Exception):
+    """This ask could not be answered; others can be. `incomplete`: some asks of several were."""
+
+    def __init__(self, status: Literal["too_long", "engine_error", "incomplete"], why: str) -> None:
+        self.status, self.why = status, why
+        super().__init__(why)
+
+
+class Engine(Protocol):
+    """Answers asks, many at once. `complete` raises AskFailed for one ask, EngineError when all is lost."""
+
+    concurrency: int
+    """How many asks in flight keep the engine busy."""
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Engine, versions, model and every setting that can change an answer; JSON values only."""
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """`identity` and the settings that only change speed; JSON values only."""
+
+    def key(self, ask: Ask) -> str:
+        """A hash of all that decides the answer to `ask`: the same key, the same completion."""
+
+    async def complete(self, ask: Ask) -> Completion: ...
+
+    async def close(self) -> None: ...

