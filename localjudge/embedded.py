@@ -123,9 +123,7 @@ def convert(gguf_file: Path, folder: Path) -> None:
     try:
         from gguf import GGUFReader
     except ImportError:
-        raise ModelError(
-            "the gguf package is not installed", fix="pip install 'localjudge[embedded]'"
-        ) from None
+        raise ModelError("the gguf package is not installed", fix="pip install 'localjudge[embedded]'") from None
 
     reader = GGUFReader(gguf_file)
     facts = {name: field.contents() for name, field in reader.fields.items()}
@@ -158,9 +156,7 @@ def _config(facts: dict[str, Any]) -> dict[str, Any]:
         "head_dim": facts["llama.rope.dimension_count"],
         "max_position_embeddings": facts["llama.context_length"],
         "rope_theta": facts["llama.rope.freq_base"],
-        "rms_norm_eps": float(
-            f"{facts['llama.attention.layer_norm_rms_epsilon']:.6g}"
-        ),  # was stored as float32
+        "rms_norm_eps": float(f"{facts['llama.attention.layer_norm_rms_epsilon']:.6g}"),  # was stored as float32
         "hidden_act": "silu",
         "tie_word_embeddings": True,
     }

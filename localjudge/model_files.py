@@ -85,9 +85,7 @@ def weight_files(path: Path) -> list[Path]:
             raise ModelError("names no files of this folder", where=str(index), fix=_AGAIN)
         missing = [name for name in shards if not (path / name).is_file()]
         if missing:
-            raise ModelError(
-                f"names files that are missing: {', '.join(missing)}", where=str(index), fix=_AGAIN
-            )
+            raise ModelError(f"names files that are missing: {', '.join(missing)}", where=str(index), fix=_AGAIN)
         return [path / name for name in shards]
     found = _files(path, {".safetensors"})
     shard = next((file.name for file in found if "-of-" in file.name), None)
@@ -128,9 +126,7 @@ def hash_files(files: Iterable[Path], *, fresh: bool = False) -> dict[Path, str]
     stats = {file: file.stat() for file in files}
     keys = {file: (str(file.resolve()), stat.st_size, stat.st_mtime_ns) for file, stat in stats.items()}
     with _memory() as memory:
-        known = (
-            {} if fresh else {file: found for file, key in keys.items() if (found := _recall(memory, key))}
-        )
+        known = {} if fresh else {file: found for file, key in keys.items() if (found := _recall(memory, key))}
         unread = [file for file in keys if file not in known]
         with _progress(sum(stats[file].st_size for file in unread)) as advance:
             for file in unread:

@@ -268,8 +268,7 @@ def _card_of_hub(hub: str, known: dict[str, ModelCard]) -> ModelCard | None:
         (
             card
             for card in known.values()
-            if card.source.hub
-            and hub.lower() in (card.source.hub.lower(), card.source.hub.lower().split("/")[1])
+            if card.source.hub and hub.lower() in (card.source.hub.lower(), card.source.hub.lower().split("/")[1])
         ),
         None,
     )

@@ -22,8 +22,4 @@ def data_dir(kind: Literal["prompts", "models"]) -> Path:
 def cache_dir() -> Path:
     """Where fetched models and remembered hashes are kept; LOCALJUDGE_CACHE says another place."""
     chosen = os.environ.get("LOCALJUDGE_CACHE")
-    return (
-        Path(chosen).expanduser()
-        if chosen
-        else Path(platformdirs.user_cache_dir("localjudge", appauthor=False))
-    )
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("localjudge", appauthor=False))

@@ -49,7 +49,9 @@ class Verdict(_Model):
 
     overall: present exactly when status is 'ok'; its scale is the judge's own.
     passed: None when the judge sets no pass mark, or the record could not be judged.
-    answers: question id -> answer. For several asks of one question (both orders of a pair) `orders` keeps each.
+    answers: question id -> answer.
+    orders: what each order of a pair was answered, straight then swapped. Preferences are in the record's own A and
+        B; the swapped order's texts are as they were written, with A and B exchanged.
     error: what went wrong, in one sentence, when status is not 'ok'.
     """
 

@@ -22,7 +22,7 @@ M = TypeVar("M", bound=BaseModel)
 class _Loader(yaml.SafeLoader):
     """SafeLoader with YAML 1.2's booleans and no key given twice."""
 
-    yaml_implicit_resolvers = {
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own way
         first: [(tag, regex) for tag, regex in resolvers if tag != "tag:yaml.org,2002:bool"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
@@ -33,7 +33,8 @@ class _Loader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=True)
             if key in seen:
                 raise yaml.MarkedYAMLError(
-                    problem=f"the key '{key}' was given before, on line {seen[key]}", problem_mark=key_node.start_mark
+                    problem=f"the key '{key}' was given before, on line {seen[key]}",
+                    problem_mark=key_node.start_mark,
                 )
             seen[key] = key_node.start_mark.line + 1
         return super().construct_mapping(node, deep)
@@ -92,7 +93,7 @@ def load(path: Path) -> Document:
 def parse(text: str, where: str) -> Any:
     """A YAML value, such as the right side of `--set key=value`."""
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise LocalJudgeError(f"'{text}' is not a YAML value: {error}", where=where) from None
 
@@ -112,7 +113,9 @@ def validate(model: type[M], document: Document, error_type: type[LocalJudgeErro
 
 
 def _in_words(error: Any, model: type[BaseModel]) -> str:
-    place = ".".join(str(part) for part in error["loc"] if not (isinstance(part, str) and part.startswith("function-")))
+    place = ".".join(
+        str(part) for part in error["loc"] if not (isinstance(part, str) and part.startswith("function-"))
+    )
     message = error["msg"].removeprefix("Value error, ")
     kind = error["type"]
     if kind == "missing":

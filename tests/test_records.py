@@ -110,14 +110,9 @@ def test_every_format_gives_the_same_records(tmp_path: Path, save: Save) -> None
     path = save(tmp_path / "good", ROWS)
     records = list(read_records(path, RESPONSE))
     assert [r.id for r in records] == ["a", "b", "c"]
-    assert [
-        r.fields for r in records if isinstance(r, Record)
-    ] == ROWS  # `label` comes along, though no input
+    assert [r.fields for r in records if isinstance(r, Record)] == ROWS  # `label` comes along, though no input
     assert bad_rows(path) == {}
-    assert (
-        scan_records(path, RESPONSE).digest
-        == scan_records(save_jsonl(tmp_path / "same", ROWS), RESPONSE).digest
-    )
+    assert scan_records(path, RESPONSE).digest == scan_records(save_jsonl(tmp_path / "same", ROWS), RESPONSE).digest
 
 
 @pytest.mark.parametrize(
@@ -168,9 +163,7 @@ def test_records_inside_an_object_are_not_guessed_at(tmp_path: Path, content: st
 
 
 def test_numbers_of_a_json_array_are_plain(tmp_path: Path) -> None:
-    record = only(
-        write(tmp_path / "x.json", '[{"response": "x", "a": 1, "b": 0.5, "c": 123456789012345678901}]')
-    )
+    record = only(write(tmp_path / "x.json", '[{"response": "x", "a": 1, "b": 0.5, "c": 123456789012345678901}]'))
     assert isinstance(record, Record)
     assert record.fields == {"response": "x", "a": 1, "b": 0.5, "c": 123456789012345678901}
     assert isinstance(record.fields["b"], float)
@@ -180,7 +173,7 @@ def test_numbers_of_a_json_array_are_plain(tmp_path: Path) -> None:
 def test_an_array_is_the_same_however_it_is_cut_into_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr("localjudge.records._CHUNK", size)
+    monkeypatch.setattr("localjudge.rows._CHUNK", size)
     rows = [*ROWS, {"id": 7, "response": '\\ " \u2028 ☃', "deep": [{"x": [1.5e3, -2, True, None]}, "]},{"]}]
     for indent in (None, 2):
         for ascii_only in (True, False):
@@ -273,9 +266,7 @@ def test_a_dataset_with_splits_asks_for_one_of_them(tmp_path: Path) -> None:
     assert len(list(read_records(tmp_path / "d" / "train", RESPONSE))) == 3
 
 
-def test_a_dataset_without_the_package_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_without_the_package_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     write(tmp_path / "dataset_info.json", "{}")
     assert "pip install datasets" in refusal(tmp_path)

@@ -236,7 +236,11 @@ class Grammar:
         """
         row = self._rows[state]
         needs, leaves = row.levels
-        key = (state, int(np.searchsorted(needs, left, "left")), int(np.searchsorted(leaves, inside, "right")))
+        key = (
+            state,
+            int(np.searchsorted(needs, left, "left")),
+            int(np.searchsorted(leaves, inside, "right")),
+        )
         packed = self._masks.get(key)
         if packed is None:
             affordable = row.need < left
@@ -265,7 +269,7 @@ class ClosingMachine:
     @property
     def finished(self) -> bool:
         """The answer is whole: only the end of text is legal."""
-        return self._grammar._need[self.state] == 0
+        return bool(self._grammar._need[self.state] == 0)
 
     def mask(self) -> Ints:
         """The legal tokens as packed bits; the end of text alone when finished."""

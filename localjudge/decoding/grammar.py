@@ -53,6 +53,8 @@ def check_schema(schema: Mapping[str, Any], at: str = "$") -> None:
         if schema.get("additionalProperties") is not False:
             raise refuse("keys that are not named", "set 'additionalProperties' to false")
         for key, value in properties.items():
+            if json.dumps(key, ensure_ascii=False) != f'"{key}"':
+                raise refuse(f"the key {key!r}, whose escapes outlines_core would leave out", "use a plainer key")
             check_schema(value, f"{at}.{key}")
     elif kind == "enum":
         values = schema["enum"]

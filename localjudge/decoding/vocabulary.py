@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import outlines_core
@@ -68,9 +69,7 @@ class Vocabulary:
                 fix="take a model with a BPE or Unigram tokenizer",
             )
         byte_level = any(
-            kind["type"] == "ByteLevel"
-            for part in ("decoder", "pre_tokenizer")
-            for kind in _kinds(spec.get(part))
+            kind["type"] == "ByteLevel" for part in ("decoder", "pre_tokenizer") for kind in _kinds(spec.get(part))
         )
         added = {token["id"] for token in spec.get("added_tokens", [])}
         tokens: list[bytes | None] = [None] * (max([*ids.values(), *added, *eos]) + 1)
@@ -86,6 +85,16 @@ class Vocabulary:
             else:
                 tokens[token] = piece.replace("▁", " ").encode()
         return cls(tokens, eos)
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> Vocabulary:
+        """From a model's folder, without loading anything else of it."""
+        text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        eos = config.get("eos_token")
+        eos = eos.get("content") if isinstance(eos, dict) else eos
+        ids = [token["id"] for token in json.loads(text).get("added_tokens", []) if token["content"] == eos]
+        return cls.from_tokenizer_json(text, ids)
 
     @classmethod
     def of_bytes(cls) -> Vocabulary:

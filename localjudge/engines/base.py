@@ -69,7 +69,7 @@ class Engine(Protocol):
 
     @property
     def provenance(self) -> Mapping[str, Any]:
-        """`identity` and the settings that only change speed; JSON values only."""
+        """Every setting, those that only change speed too; JSON values only."""
 
     def key(self, ask: Ask) -> str:
         """A hash of all that decides the answer to `ask`: the same key, the same completion."""

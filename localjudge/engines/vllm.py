@@ -22,9 +22,24 @@ from localjudge.engines.base import Ask, AskFailed, Completion
 from localjudge.engines.chat import ChatEncoder
 from localjudge.errors import EngineError, did_you_mean
 from localjudge.models import LocalModel
+from localjudge.offline import silence
 
 LONGEST_CONTEXT = 32_768
 """A judge's prompts seldom need more, and the cache of a longer context would crowd out other requests."""
+
+
+SPEED_ONLY = {
+    "gpu_memory_utilization",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "enforce_eager",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "enable_prefix_caching",
+    "max_model_len",
+    "swap_space",
+}
+"""Arguments that decide how fast, not what: a run may go on with others. (max_model_len shows in `context`.)"""
 
 
 def check_version() -> str:
@@ -79,7 +94,13 @@ def default_arguments(context: int, weights: int, gpus: list[int], cores: list[i
     """
     common = {"max_model_len": min(context, LONGEST_CONTEXT), "enable_prefix_caching": True}
     if not gpus:
-        return {**common, "dtype": "bfloat16", "enforce_eager": True, "gpu_memory_utilization": 0.4, "max_num_seqs": 64}
+        return {
+            **common,
+            "dtype": "bfloat16",
+            "enforce_eager": True,
+            "gpu_memory_utilization": 0.4,
+            "max_num_seqs": 64,
+        }
     tensor_parallel = 1
     while tensor_parallel * 2 <= len(gpus) and weights > 0.6 * min(gpus) * tensor_parallel:
         tensor_parallel *= 2
@@ -119,7 +140,7 @@ class VllmEngine:
         self._numbers = itertools.count()
         self.context: int = engine.model_config.max_model_len
         self.concurrency = 2 * int(engine.vllm_config.scheduler_config.max_num_seqs)
-        self._provenance = {
+        self._identity = {
             "engine": "vllm",
             "versions": _versions(),
             "model": model.name,
@@ -127,9 +148,10 @@ class VllmEngine:
             "chat_template": model.template_hash,
             "context": self.context,
             "dtype": str(engine.model_config.dtype).removeprefix("torch."),
-            "arguments": dict(arguments),
+            "arguments": {name: value for name, value in arguments.items() if name not in SPEED_ONLY},
         }
-        self._key_base = json.dumps(self._provenance, sort_keys=True).encode()
+        self._provenance = {"arguments": dict(arguments)}
+        self._key_base = json.dumps(self._identity, sort_keys=True).encode()
 
     @classmethod
     async def start(
@@ -137,6 +159,7 @@ class VllmEngine:
     ) -> VllmEngine:
         """Load `model`. arguments: any of vLLM's engine arguments, over the defaults for this hardware. Raises
         EngineError."""
+        silence()
         check_version()
         check_plugin()
         _quiet(verbose)
@@ -144,7 +167,11 @@ class VllmEngine:
         import torch
 
         gpus = [torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count())]
-        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+        cores = (
+            sorted(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else list(range(os.cpu_count() or 1))
+        )
         if not gpus:
             _prepare_cpu(cores)
         encoder = ChatEncoder(model.path)
@@ -154,7 +181,7 @@ class VllmEngine:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        fixed = {
+        fixed: dict[str, Any] = {
             "model": str(model.path),
             "tokenizer_mode": "hf",
             "generation_config": "vllm",
@@ -166,15 +193,21 @@ class VllmEngine:
                 raise EngineError(f"the engine argument '{name}' is localjudge's own to set")
             if name not in AsyncEngineArgs.__dataclass_fields__:
                 raise EngineError(
-                    f"vLLM has no engine argument '{name}'", fix=did_you_mean(name, AsyncEngineArgs.__dataclass_fields__)
+                    f"vLLM has no engine argument '{name}'",
+                    fix=did_you_mean(name, AsyncEngineArgs.__dataclass_fields__),
                 )
         try:
             engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**fixed, **chosen))
         except Exception as error:
             raise EngineError(
-                f"vLLM could not start: {first_line(error)}", fix="run again with --verbose for vLLM's own account"
+                f"vLLM could not start: {first_line(error)}",
+                fix="run again with --verbose for vLLM's own account",
             ) from error
         return cls(model, engine, encoder, chosen)
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        return self._identity
 
     @property
     def provenance(self) -> Mapping[str, Any]:
@@ -218,24 +251,25 @@ class VllmEngine:
             max_tokens=budget,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            structured_outputs=StructuredOutputsParams(
-                json=vllm_plugin.request_schema(dict(ask.schema), budget)
-            ),
+            structured_outputs=StructuredOutputsParams(json=vllm_plugin.request_schema(dict(ask.schema), budget)),
         )
-        output = None
+        request = f"ask-{next(self._numbers)}"
         try:
-            async for output in self._engine.generate(
-                TokensPrompt(prompt_token_ids=prompt), parameters, request_id=f"ask-{next(self._numbers)}"
-            ):
-                pass
+            outputs = [
+                output
+                async for output in self._engine.generate(
+                    TokensPrompt(prompt_token_ids=prompt), parameters, request_id=request
+                )
+            ]
         except EngineDeadError as error:
             raise EngineError(
                 "vLLM has stopped", fix="run again with --verbose for its own account; finished verdicts are kept"
             ) from error
         except Exception as error:
             raise AskFailed("engine_error", f"vLLM: {first_line(error)}") from error
-        if output is None or not output.finished:
+        if not outputs or not outputs[-1].finished:
             raise AskFailed("engine_error", "vLLM gave no answer")
+        output = outputs[-1]
         written = output.outputs[0]
         if written.finish_reason not in ("stop", "length"):
             raise AskFailed("engine_error", f"vLLM ended the answer with '{written.finish_reason}'")

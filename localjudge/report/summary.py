@@ -1,0 +1,358 @@
+"""Verdicts into one page of numbers, in one pass and in memory that does not grow with the run.
+
+Failures are counted and never enter a mean. Knows nothing of files, nor of how its numbers are shown.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable
+from statistics import NormalDist
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from localjudge.judge.asking import rationale_of
+from localjudge.judge.questions import ChoiceQuestion, FlagsQuestion, ScoreQuestion
+from localjudge.judge.scoring import share_of_a, weighted_mean
+from localjudge.judge.spec import JudgeSpec
+from localjudge.verdict import STATUSES, Status, Usage, Verdict
+
+CASES = 5
+FAILURES = 10
+CONFIDENCE = 0.95
+
+Scale = tuple[float, float]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Mean(_Model):
+    """The mean of one value a record, with its 95 % interval.
+
+    n: verdicts behind it. missing: records that have no such value. sd: of the sample (n - 1); None when n < 2.
+    scale: the least and the greatest value that the judge can give.
+    method: 'wilson' when the scale is 0 to 1 and nothing but 0 and 1 was seen; else 't', Student's, cut to the
+    scale. low, high: None when n < 2 under 't'; both the mean when all values are equal.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    method: Literal["t", "wilson"]
+    sd: float | None
+    n: int
+    missing: int
+    scale: Scale
+
+
+class Share(_Model):
+    """`count` of `n`, with the 95 % Wilson interval of the share."""
+
+    count: int
+    n: int
+    share: float
+    low: float
+    high: float
+
+
+class Case(_Model):
+    """One judged record worth reading."""
+
+    id: str
+    overall: float
+    passed: bool | None
+    scores: dict[str, float]
+    red_lines: list[str]
+    rationale: str | None
+
+
+class Undecided(_Model):
+    """A pair whose two orders disagree, straight order first. The preferences are in the record's A and B; the
+    second rationale was written of the swapped pair, so its A is the record's B."""
+
+    id: str
+    preferences: list[str]
+    rationales: list[str | None]
+
+
+class Failure(_Model):
+    id: str
+    status: Status
+    error: str | None
+
+
+class Pairwise(_Model):
+    """How the pairs went.
+
+    win_rate_a: A's wins among A's and B's; None when neither won any.
+    inconsistent_share, first_place: None when one order was asked.
+    first_place: how often the response that stood first was preferred, over all single orders, a tie counting
+        half; 0.5 is no leaning. Its n is pairs and its interval is over pairs, whose two orders hang together.
+    """
+
+    n: int
+    wins_a: int
+    wins_b: int
+    ties: int
+    inconsistent: int
+    win_rate_a: Share | None
+    inconsistent_share: Share | None
+    first_place: Mean | None
+
+
+class Summary(_Model):
+    """summary.json.
+
+    overall, scores: from ok verdicts alone; None and absent where there are none.
+    histograms: question -> label -> verdicts, zeros included; flags count each code that was raised.
+    worst, best: by overall, a raised red line below everything; worst first, best first; no record in both.
+    usage: of all verdicts. judged: those of the last sitting, which took `seconds`.
+    """
+
+    judge: str
+    kind: str
+    total: int
+    statuses: dict[Status, int]
+    overall: Mean | None
+    scores: dict[str, Mean]
+    passed: Share | None
+    histograms: dict[str, dict[str, int]]
+    pairwise: Pairwise | None
+    red_lines: dict[str, int]
+    worst: list[Case]
+    best: list[Case]
+    undecided: list[Undecided]
+    failures: list[Failure]
+    usage: Usage
+    judged: int
+    seconds: float | None
+    verdicts_per_second: float | None
+
+
+def wilson(count: float, n: int) -> Scale:
+    """The 95 % score interval of a share (Wilson 1927). n >= 1."""
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    middle = (count + z * z / 2) / (n + z * z)
+    half = z / (n + z * z) * math.sqrt(count * (n - count) / n + z * z / 4)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def share(count: int, n: int) -> Share | None:
+    """None of nothing is no share."""
+    if not n:
+        return None
+    low, high = wilson(count, n)
+    return Share(count=count, n=n, share=count / n, low=low, high=high)
+
+
+class _Running:
+    """The mean and variance of a stream (Welford 1962): sums of squares would lose digits over a million."""
+
+    def __init__(self, scale: Scale) -> None:
+        self.scale = scale
+        self.n, self.value, self.squares = 0, 0.0, 0.0
+        self.all_or_nothing = scale == (0, 1)
+
+    def add(self, value: float) -> None:
+        self.n += 1
+        off = value - self.value
+        self.value += off / self.n
+        self.squares += off * (value - self.value)
+        self.all_or_nothing = self.all_or_nothing and value in (0, 1)
+
+    def mean(self, total: int) -> Mean | None:
+        if not self.n:
+            return None
+        sd = math.sqrt(self.squares / (self.n - 1)) if self.n > 1 else None
+        low: float | None = None
+        high: float | None = None
+        if self.all_or_nothing:
+            low, high = wilson(self.value * self.n, self.n)
+        elif sd is not None:
+            from scipy.special import stdtrit  # scipy.stats takes twice as long to import
+
+            half = float(stdtrit(self.n - 1, (1 + CONFIDENCE) / 2)) * sd / math.sqrt(self.n)
+            low, high = max(self.scale[0], self.value - half), min(self.scale[1], self.value + half)
+        return Mean(
+            mean=self.value,
+            low=low,
+            high=high,
+            method="wilson" if self.all_or_nothing else "t",
+            sd=sd,
+            n=self.n,
+            missing=total - self.n,
+            scale=self.scale,
+        )
+
+
+class _Greatest:
+    """The verdicts of the greatest keys. A key ends in the verdict's number, so that no two are equal."""
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[tuple[float, ...], Verdict]] = []
+
+    def add(self, key: tuple[float, ...], verdict: Verdict) -> None:
+        if len(self.heap) < CASES:
+            heapq.heappush(self.heap, (key, verdict))
+        elif key > self.heap[0][0]:
+            heapq.heapreplace(self.heap, (key, verdict))
+
+    def cases(self, most: int) -> list[Case]:
+        return [_case(verdict) for _, verdict in sorted(self.heap, reverse=True)[:most]]
+
+
+def _case(verdict: Verdict) -> Case:
+    assert verdict.overall is not None
+    return Case(
+        id=verdict.id,
+        overall=verdict.overall,
+        passed=verdict.passed,
+        scores=verdict.scores,
+        red_lines=verdict.red_lines,
+        rationale=verdict.rationale,
+    )
+
+
+class _Pairs:
+    def __init__(self, spec: JudgeSpec) -> None:
+        self.spec = spec
+        self.outcomes = dict.fromkeys(("A", "B", "tie", "inconsistent"), 0)
+        self.first_place = _Running((0, 1))
+        self.undecided: list[Undecided] = []
+
+    def add(self, verdict: Verdict) -> None:
+        outcome = verdict.answers["preference"].value
+        self.outcomes[outcome] += 1
+        if not verdict.orders:
+            return
+        straight, swapped = (order["preference"].value for order in verdict.orders)
+        self.first_place.add((share_of_a([straight]) + 1 - share_of_a([swapped])) / 2)
+        if outcome == "inconsistent" and len(self.undecided) < CASES:
+            self.undecided.append(
+                Undecided(
+                    id=verdict.id,
+                    preferences=[straight, swapped],
+                    rationales=[rationale_of(self.spec, order) for order in verdict.orders],
+                )
+            )
+
+    def result(self, total: int) -> Pairwise:
+        a, b, ties, inconsistent = self.outcomes.values()
+        n = a + b + ties + inconsistent
+        return Pairwise(
+            n=n,
+            wins_a=a,
+            wins_b=b,
+            ties=ties,
+            inconsistent=inconsistent,
+            win_rate_a=share(a, a + b),
+            inconsistent_share=share(inconsistent, n) if self.first_place.n else None,
+            first_place=self.first_place.mean(total),
+        )
+
+
+def _score_scales(spec: JudgeSpec) -> dict[str, Scale]:
+    """Score -> the least and the greatest it can be."""
+    if spec.kind == "pairwise":
+        return {"preference_a": (0, 1)}
+    scales: dict[str, Scale] = {}
+    for question in spec.questions:
+        if question.id in spec.scoring.values:
+            values = spec.scoring.values[question.id].values()
+            scales[question.id] = (min(values), max(values))
+        elif isinstance(question, ScoreQuestion):
+            scales[question.id] = question.bounds
+    return scales
+
+
+def _overall_scale(spec: JudgeSpec, scales: dict[str, Scale]) -> Scale:
+    if spec.kind == "pairwise" or not scales:
+        return (0, 1)
+    least, greatest = ({name: scale[end] for name, scale in scales.items()} for end in (0, 1))
+    return weighted_mean(least, spec.scoring.weights), weighted_mean(greatest, spec.scoring.weights)
+
+
+def _empty_histograms(spec: JudgeSpec) -> dict[str, dict[str, int]]:
+    histograms = {}
+    for question in spec.questions:
+        if isinstance(question, ScoreQuestion | ChoiceQuestion):
+            histograms[question.id] = {str(label): 0 for label in question.labels}
+        elif isinstance(question, FlagsQuestion):
+            histograms[question.id] = dict.fromkeys(question.codes, 0)
+    if spec.kind == "pairwise" and spec.orders == "both":
+        histograms["preference"]["inconsistent"] = 0
+    return histograms
+
+
+def summarize(
+    verdicts: Iterable[Verdict], spec: JudgeSpec, seconds: float | None = None, judged: int | None = None
+) -> Summary:
+    """Count verdicts, which may be a generator of millions.
+
+    seconds: how long the last sitting took. judged: how many verdicts it gave; by default all.
+    """
+    total = 0
+    statuses = dict.fromkeys(STATUSES, 0)
+    scales = _score_scales(spec)
+    overall = _Running(_overall_scale(spec, scales))
+    scores = {name: _Running(scale) for name, scale in scales.items()}
+    passes = graded = 0
+    histograms = _empty_histograms(spec)
+    pairs = _Pairs(spec) if spec.kind == "pairwise" else None
+    red_lines = {code: 0 for name in spec.veto for code in histograms[name]}
+    worst, best = _Greatest(), _Greatest()
+    failures: list[Failure] = []
+    usage = Usage()
+
+    for verdict in verdicts:
+        total += 1
+        statuses[verdict.status] += 1
+        usage += verdict.usage
+        if verdict.overall is None:
+            if len(failures) < FAILURES:
+                failures.append(Failure(id=verdict.id, status=verdict.status, error=verdict.error))
+            continue
+        overall.add(verdict.overall)
+        for name, value in verdict.scores.items():
+            scores[name].add(value)
+        if verdict.passed is not None:
+            graded += 1
+            passes += verdict.passed
+        for name, histogram in histograms.items():
+            value = verdict.answers[name].value
+            for label in value if isinstance(value, list) else [value]:
+                histogram[str(label)] += 1
+        for code in verdict.red_lines:
+            red_lines[code] += 1
+        if pairs:
+            pairs.add(verdict)
+        else:
+            rank = (float(not verdict.red_lines), verdict.overall, total)
+            best.add(rank, verdict)
+            worst.add(tuple(-part for part in rank), verdict)
+
+    judged = total if judged is None else judged
+    return Summary(
+        judge=spec.name,
+        kind=spec.kind,
+        total=total,
+        statuses=statuses,
+        overall=overall.mean(total),
+        scores={name: mean for name, running in scores.items() if (mean := running.mean(total))},
+        passed=share(passes, graded),
+        histograms=histograms,
+        pairwise=pairs and pairs.result(total),
+        red_lines=red_lines,
+        worst=worst.cases((overall.n + 1) // 2),
+        best=best.cases(overall.n // 2),
+        undecided=pairs.undecided if pairs else [],
+        failures=failures,
+        usage=usage,
+        judged=judged,
+        seconds=seconds,
+        verdicts_per_second=judged / seconds if seconds else None,
+    )

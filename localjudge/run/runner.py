@@ -1,0 +1,261 @@
+"""Records x judge x engine: many at once, each failure its own record's, resumable at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import localjudge
+from localjudge.engines.base import Ask, AskFailed, Completion, Engine
+from localjudge.errors import RecordsError, RunError
+from localjudge.judge import pairwise, rubric
+from localjudge.judge.spec import JudgeSpec
+from localjudge.models import LocalModel
+from localjudge.paths import cache_dir
+from localjudge.records import BadRecord, Record, Scan, read_records, scan_records
+from localjudge.report.markdown import markdown
+from localjudge.report.summary import Summary, summarize
+from localjudge.rows import Source
+from localjudge.run.progress import RunProgress
+from localjudge.run.store import CompletionCache, RunDirectory, differences, read_verdicts, write_atomically
+from localjudge.verdict import Usage, Verdict
+
+KINDS = {"rubric": rubric.judge, "pairwise": pairwise.judge}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to judge. max_tokens: the most to write an ask, None for what the judge's own budgets need."""
+
+    temperature: float = 0.0
+    seed: int = 0
+    max_tokens: int | None = None
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    limit: int | None = None
+    skip_invalid: bool = False
+
+
+class _Asker:
+    """`complete` for one record: the cache first, then the engine; counts what it took."""
+
+    def __init__(self, engine: Engine, cache: CompletionCache | None, settings: Settings) -> None:
+        self._engine, self._cache, self._settings = engine, cache, settings
+        self.usage = Usage()
+
+    async def __call__(self, ask: Ask) -> Completion:
+        settings = self._settings
+        ask = dataclasses.replace(
+            ask,
+            budget=ask.budget or settings.max_tokens,
+            temperature=settings.temperature,
+            seed=settings.seed,
+        )
+        key = self._engine.key(ask) if self._cache else ""
+        completion = self._cache.get(key) if self._cache else None
+        reused = completion is not None
+        if completion is None:
+            completion = await self._engine.complete(ask)
+            if self._cache:
+                self._cache.put(key, completion)
+        self.usage = self.usage + Usage(
+            asks=1,
+            reused=int(reused),
+            prompt=completion.prompt_tokens,
+            cached=completion.cached_tokens,
+            written=completion.written_tokens,
+        )
+        return completion
+
+
+async def judge_record(
+    spec: JudgeSpec,
+    record: Record | BadRecord,
+    engine: Engine,
+    model: str,
+    settings: Settings,
+    cache: CompletionCache | None = None,
+) -> Verdict:
+    """One record's verdict, whatever happens to its asks. Raises EngineError when no ask can be answered."""
+    if isinstance(record, BadRecord):
+        error = f"{record.where}: {record.problem}"
+        return Verdict(id=record.id, status="invalid_record", error=error, judge=spec.name, model=model)
+    asker = _Asker(engine, cache, settings)
+    try:
+        verdict = await KINDS[spec.kind](spec, record, asker, model)
+    except AskFailed as failure:
+        verdict = Verdict(id=record.id, status=failure.status, error=failure.why, judge=spec.name, model=model)
+    return verdict.model_copy(update={"usage": asker.usage})
+
+
+async def judge_stream(
+    judge: Callable[[Record | BadRecord], Awaitable[Verdict]],
+    records: Iterator[Record | BadRecord],
+    keep: Callable[[Verdict], None],
+    concurrency: int,
+) -> None:
+    """Judge records as they come, `concurrency` at a time, in their order so that shared prefixes meet.
+
+    Cancel it to stop: what is in flight is dropped, what is kept stays. An error of one worker ends all.
+    """
+
+    async def work() -> None:
+        for record in records:
+            keep(await judge(record))
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(work())
+    except BaseExceptionGroup as several:
+        raise several.exceptions[0] from None
+
+
+def scan(path: Source, spec: JudgeSpec, settings: Settings) -> Scan:
+    """Read the records through once. Raises RecordsError for bad ones, unless they are to be skipped."""
+    found = scan_records(path, spec.inputs, mapping=settings.mapping, limit=settings.limit)
+    if found.bad and not settings.skip_invalid:
+        shown = "\n  ".join(f"{bad.where}: {bad.problem}" for bad in found.first_bad)
+        more = f"\n  and {found.bad - len(found.first_bad)} more" if found.bad > len(found.first_bad) else ""
+        raise RecordsError(
+            f"{found.bad} of {found.total} records cannot be judged\n  {shown}{more}",
+            fix="mend them, or judge the rest with --skip-invalid",
+        )
+    return found
+
+
+@dataclass
+class Run:
+    """One sitting of a run: from a checked judge, model and records to a directory of verdicts.
+
+    start_engine is called only when something is left to judge.
+    """
+
+    spec: JudgeSpec
+    records: Path
+    model: LocalModel
+    directory: Path
+    settings: Settings
+    start_engine: Callable[[], Awaitable[Engine]]
+    shared_cache: bool = True
+    retry_failed: bool = False
+    say: Callable[[str], None] = lambda text: None
+
+    def _made_by(self, found: Scan) -> dict[str, Any]:
+        """What decides the verdicts, as far as it is known before the engine starts."""
+        settings = dataclasses.asdict(self.settings)
+        return {
+            "judge": {
+                "name": self.spec.name,
+                "version": self.spec.version,
+                "digest": self.spec.digest,
+                "kind": self.spec.kind,
+                "language": self.spec.language,
+            },
+            "model": {
+                "name": self.model.name,
+                "fingerprint": self.model.fingerprint,
+                "chat_template": self.model.template_hash,
+            },
+            "records": {"digest": found.digest, "total": found.total},
+            "settings": {**settings, "mapping": dict(settings["mapping"]), "mode": "explain"},
+        }
+
+    async def go(self) -> Summary:
+        """Judge what is not judged yet, then summarise. Raises LocalJudgeError; verdicts reached are kept."""
+        found = scan(self.records, self.spec, self.settings)
+        directory = RunDirectory(self.directory)
+        try:
+            return await self._go(directory, found)
+        finally:
+            directory.close()
+
+    async def _go(self, directory: RunDirectory, found: Scan) -> Summary:
+        made_by = self._made_by(found)
+        old = directory.read_run()
+        if old is not None:
+            self._refuse_changes(old, made_by)
+        run = old or {
+            **made_by,
+            "localjudge": localjudge.__version__,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "engine": None,
+            "spec": self.spec.model_dump(mode="json", by_alias=True),
+            "paths": {"records": str(self.records.resolve()), "model": str(self.model.path)},
+            "sessions": [],
+        }
+        directory.write_run(run)
+        done = directory.open(retry_failed=self.retry_failed)
+        if done:
+            self.say(f"{done} of {found.total} records are judged already")
+        try:
+            if done < found.total:
+                await self._judge_the_rest(directory, run, found.total, done)
+        finally:
+            summary = write_summary(self.directory, self.spec, run)
+        return summary
+
+    def _refuse_changes(self, old: Mapping[str, Any], made_by: Mapping[str, Any]) -> None:
+        before = {key: old.get(key) for key in made_by}
+        if changed := differences(before, made_by):
+            raise RunError(
+                "this folder holds a run that was made otherwise:\n  " + "\n  ".join(changed),
+                where=str(self.directory),
+                fix="give another -o, or run with what made it",
+            )
+
+    async def _judge_the_rest(self, directory: RunDirectory, run: dict[str, Any], total: int, done: int) -> None:
+        engine = await self.start_engine()
+        cache_file = (cache_dir() if self.shared_cache else self.directory) / "completions.sqlite"
+        cache = CompletionCache(cache_file)
+        started = time.monotonic()
+        progress = RunProgress(total, done)
+        try:
+            identity = dict(engine.identity)
+            if run["engine"] is not None and (changed := differences(run["engine"]["identity"], identity)):
+                raise RunError(
+                    "this folder holds a run of another engine:\n  " + "\n  ".join(changed),
+                    where=str(self.directory),
+                    fix="give another -o, or run with what made it",
+                )
+            run["engine"] = {"identity": identity, **engine.provenance}
+            directory.write_run(run)
+
+            async def judge(record: Record | BadRecord) -> Verdict:
+                return await judge_record(self.spec, record, engine, self.model.name, self.settings, cache)
+
+            def keep(verdict: Verdict) -> None:
+                directory.append(verdict)
+                progress.add(verdict.status)
+
+            left = (
+                record
+                for record in read_records(
+                    self.records, self.spec.inputs, mapping=self.settings.mapping, limit=self.settings.limit
+                )
+                if not directory.is_done(record.id)
+            )
+            with progress:
+                started = time.monotonic()
+                await judge_stream(judge, left, keep, engine.concurrency)
+        finally:
+            seconds = time.monotonic() - started
+            run["sessions"].append({"judged": progress.judged, "seconds": round(seconds, 3)})
+            directory.write_run(run)
+            cache.close()
+            await engine.close()
+
+
+def write_summary(directory: Path, spec: JudgeSpec, run: Mapping[str, Any]) -> Summary:
+    """Write summary.json and report.md from what is judged so far."""
+    judged = sum(session["judged"] for session in run["sessions"])
+    seconds = sum(session["seconds"] for session in run["sessions"])
+    summary = summarize(read_verdicts(directory), spec, seconds or None, judged or None)
+    write_atomically(directory / "summary.json", summary.model_dump_json(indent=1) + "\n")
+    write_atomically(directory / "report.md", markdown(summary, run))
+    return summary
