@@ -20,6 +20,7 @@ from localjudge.judge.spec import JudgeSpec, load_judge
 from localjudge.models import LocalModel, find_model
 from localjudge.paths import cache_dir
 from localjudge.records import BadRecord, Record, read_records
+from localjudge.rows import Source
 from localjudge.run.runner import Settings, judge_record, judge_stream, scan
 from localjudge.run.store import CompletionCache
 from localjudge.verdict import Verdict
@@ -39,6 +40,15 @@ def _submit(work: Coroutine[Any, Any, T]) -> Future[T]:
     return asyncio.run_coroutine_threadsafe(work, _loop())
 
 
+def _wait(future: Future[T]) -> T:
+    """Its result. What breaks into the waiting, as Ctrl-C does, stops the work too."""
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """A model in its engine, ready to judge. Close it, or use it as a context manager."""
@@ -47,7 +57,7 @@ class LoadedModel:
     engine: Engine
 
     def close(self) -> None:
-        _submit(self.engine.close()).result()
+        _wait(_submit(self.engine.close()))
 
     def __enter__(self) -> LoadedModel:
         return self
@@ -69,7 +79,7 @@ def load_model(model: str, **engine_args: Any) -> LoadedModel:
     Raises ModelError and EngineError. In a script, call it under `if __name__ == "__main__":`, since vLLM starts
     its own process by importing the script anew.
     """
-    return _submit(_load(model, engine_args)).result()
+    return _wait(_submit(_load(model, engine_args)))
 
 
 async def _judge(
@@ -77,10 +87,29 @@ async def _judge(
 ) -> list[Verdict]:
     source = Path(records) if isinstance(records, str | Path) else records
     found = scan(source, spec, settings)
-    loaded = await _load(model, {}) if isinstance(model, str) else model
     completions = CompletionCache(cache_dir() / "completions.sqlite") if cache_completions else None
+    try:
+        loaded = await _load(model, {}) if isinstance(model, str) else model
+        try:
+            return await _judge_all(spec, source, found.total, loaded, settings, completions)
+        finally:
+            if isinstance(model, str):
+                await loaded.engine.close()
+    finally:
+        if completions:
+            completions.close()
+
+
+async def _judge_all(
+    spec: JudgeSpec,
+    source: Source,
+    total: int,
+    loaded: LoadedModel,
+    settings: Settings,
+    completions: CompletionCache | None,
+) -> list[Verdict]:
     places: dict[str, int] = {}
-    verdicts: list[Verdict | None] = [None] * found.total
+    verdicts: list[Verdict | None] = [None] * total
 
     async def judge(record: Record | BadRecord) -> Verdict:
         return await judge_record(spec, record, loaded.engine, loaded.model.name, settings, completions)
@@ -95,13 +124,7 @@ async def _judge(
             places[record.id] = place
             yield record
 
-    try:
-        await judge_stream(judge, stream(), keep, loaded.engine.concurrency)
-    finally:
-        if completions:
-            completions.close()
-        if isinstance(model, str):
-            await loaded.engine.close()
+    await judge_stream(judge, stream(), keep, loaded.engine.concurrency)
     return [verdict for verdict in verdicts if verdict is not None]
 
 
@@ -133,7 +156,7 @@ def judge_records(
     Raises LocalJudgeError for what is wrong with any of them; what goes wrong with one record is in its verdict's
     `status`.
     """
-    return _start(judge, records, model, cache_completions, settings).result()
+    return _wait(_start(judge, records, model, cache_completions, settings))
 
 
 async def judge_records_async(

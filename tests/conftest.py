@@ -31,8 +31,7 @@ def shared(name: str) -> Path:
 
 def shared_rows(name: str, limit: int) -> list[dict[str, Any]]:
     path = shared(name)
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-    with opened as lines:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line, _ in zip(lines, range(limit), strict=False)]
 
 

@@ -17,13 +17,13 @@ from typing import Any
 import jinja2.sandbox
 import numpy as np
 import pytest
-from tests.tiny import tiny_model
 
 from localjudge import embedded, model_files, models
 from localjudge.errors import ModelError
 from localjudge.model_files import check_folder, fingerprint, hash_files
 from localjudge.models import ModelCard, PypiFile, Source, cards, fetch_embedded, find_model, load_card
 from localjudge.paths import cache_dir
+from tests.tiny import tiny_model
 
 EMBEDDED = cache_dir() / "models" / "smollm2-135m"
 fetched = pytest.mark.skipif(

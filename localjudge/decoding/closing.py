@@ -52,8 +52,9 @@ class _Row:
     leave: Ints
 
     @cached_property
-    def levels(self) -> tuple[Ints, Ints]:
-        return np.unique(self.need), np.unique(self.leave)
+    def levels(self) -> tuple[list[int], list[int]]:
+        """The distinct values of `need` and of `leave`: between two of them the legal tokens stay the same."""
+        return np.unique(self.need).tolist(), np.unique(self.leave).tolist()
 
 
 class Grammar:
@@ -97,6 +98,9 @@ class Grammar:
             inside = self.text_of[row.to] == self.text_of[state]
             row.need = self._need[row.to]
             row.leave = np.where(inside, self._leave[row.to], 0).astype(np.int32)
+        # What each step looks up, as Python's own integers: numpy's cost more than the rest of the step.
+        self.text_at: list[int] = self.text_of.tolist()
+        self.final_at: list[bool] = (self._need == 0).tolist()
 
     def _find_texts(self, openings: list[int]) -> Ints:
         """state -> which free text it is inside of, in the order of writing, or -1."""
@@ -269,11 +273,11 @@ class ClosingMachine:
     @property
     def finished(self) -> bool:
         """The answer is whole: only the end of text is legal."""
-        return bool(self._grammar._need[self.state] == 0)
+        return self._grammar.final_at[self.state]
 
     def mask(self) -> Ints:
         """The legal tokens as packed bits; the end of text alone when finished."""
-        text = self._grammar.text_of[self.state]
+        text = self._grammar.text_at[self.state]
         inside = max(self._shares[text] - self.used, 0) if text >= 0 else _FAR
         return self._grammar.mask(self.state, self.left, inside)
 
@@ -292,8 +296,8 @@ class ClosingMachine:
             return False
         self._trail.append((self.state, self.used))
         to = grammar._number[raw]
-        text = grammar.text_of[to]
-        self.used = 0 if text < 0 else self.used + 1 if text == grammar.text_of[self.state] else 1
+        text = grammar.text_at[to]
+        self.used = 0 if text < 0 else self.used + 1 if text == grammar.text_at[self.state] else 1
         self.state = to
         self.left -= 1
         return True

@@ -50,9 +50,12 @@ class Completion:
 
 
 class AskFailed(Exception):
-    """This ask could not be answered; others can be. `incomplete`: some asks of several were."""
+    """This ask could not be answered; others can be. `incomplete`: some asks of several were. `invalid_record`: it
+    could not even be put, as the record lacks what it is made of."""
 
-    def __init__(self, status: Literal["too_long", "engine_error", "incomplete"], why: str) -> None:
+    def __init__(
+        self, status: Literal["too_long", "engine_error", "incomplete", "invalid_record"], why: str
+    ) -> None:
         self.status, self.why = status, why
         super().__init__(why)
 

@@ -21,32 +21,59 @@ from localjudge.engines.base import Message
 from localjudge.errors import ModelError
 
 
-def without_control_tokens(tokenizer_json: str) -> tuple[Tokenizer, frozenset[int], tuple[str, ...]]:
-    """A tokenizer that knows no added token but white space ones; the ids of those it lost; and their texts."""
+def without_control_tokens(tokenizer_json: str) -> tuple[Tokenizer, frozenset[int]]:
+    """A tokenizer that finds no added token but white space ones in a text; and the ids of those it lost.
+
+    They keep their ids and get names that nobody can guess, among the added tokens and in the model alike: some
+    models hold `</s>` as an ordinary piece too, and without the tokens themselves those after them would move up.
+    """
     spec = json.loads(tokenizer_json)
-    control = [token for token in spec.get("added_tokens", []) if token["special"] or token["content"].strip()]
-    spec["added_tokens"] = [token for token in spec.get("added_tokens", []) if token not in control]
-    spec["post_processor"] = None
-    spec["truncation"] = spec["padding"] = None
-    texts = sorted((token["content"] for token in control if len(token["content"]) > 1), key=len, reverse=True)
-    return Tokenizer.from_str(json.dumps(spec)), frozenset(token["id"] for token in control), tuple(texts)
+    control = {
+        token["id"]: f"\ue000{secrets.token_hex(16)}"
+        for token in spec.get("added_tokens", [])
+        if token["special"] or token["content"].replace("▁", " ").strip()
+    }
+    for token in spec.get("added_tokens", []):
+        token["content"] = control.get(token["id"], token["content"])
+    spec["post_processor"] = spec["truncation"] = spec["padding"] = None
+    model = spec["model"]
+    if isinstance(model["vocab"], list):
+        for i, piece in enumerate(model["vocab"]):
+            piece[0] = control.get(i, piece[0])
+    else:
+        renamed = {piece: control[i] for piece, i in model["vocab"].items() if i in control}
+        model["vocab"] = {renamed.get(piece, piece): i for piece, i in model["vocab"].items()}
+        model["unk_token"] = renamed.get(model.get("unk_token"), model.get("unk_token"))
+        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model.get("merges", [])]
+        model["merges"] = [(a, b) for a, b in pairs if not {a, b, a + b} & renamed.keys()]
+    for part in (spec.get("pre_tokenizer") or {}, *(spec.get("pre_tokenizer") or {}).get("pretokenizers", [])):
+        if part.get("prepend_scheme") == "first":
+            part["prepend_scheme"] = "never"  # what is encoded here comes after a control token, never first
+    return Tokenizer.from_str(json.dumps(spec)), frozenset(control)
 
 
 class ChatEncoder:
     """The chat template and the two readings of one model's tokenizer: with and without control tokens."""
 
     def __init__(self, folder: Path) -> None:
+        """Raises ModelError when the tokenizer or its chat template does not work."""
         from transformers import AutoTokenizer
 
         try:
             self._chat: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         except Exception as error:
             raise ModelError(f"its tokenizer cannot be loaded: {error}", where=str(folder)) from error
+        if self._chat.eos_token_id is None:
+            raise ModelError("its tokenizer names no end-of-text token", where=str(folder))
         self.eos_id: int = self._chat.eos_token_id
         self.tokenizer_json: str = self._chat.backend_tokenizer.to_str()
-        self._plain, self.control_ids, self._control_texts = without_control_tokens(self.tokenizer_json)
+        self._plain, self.control_ids = without_control_tokens(self.tokenizer_json)
         self._system_role = self._takes_system()
-        self._scaffold = lru_cache(4096)(self._encode_scaffold)
+        self._split = lru_cache(4096)(self._split_scaffold)
+        try:
+            self.encode([Message("system", "."), Message("user", ".")])
+        except Exception as error:
+            raise ModelError(f"its chat template does not work: {error}", where=str(folder)) from error
 
     def vocabulary(self) -> Vocabulary:
         return Vocabulary.from_tokenizer_json(self.tokenizer_json, [self.eos_id])
@@ -65,25 +92,26 @@ class ChatEncoder:
         except Exception:
             return False
 
-    def _encode_scaffold(self, text: str) -> tuple[int, ...]:
-        return tuple(self._chat.backend_tokenizer.encode(text, add_special_tokens=False).ids)
+    def _split_scaffold(self, text: str) -> tuple[str | int, ...]:
+        """The template's own text: its control tokens as ids, what lies between them as text."""
+        encoded = self._chat.backend_tokenizer.encode(text, add_special_tokens=False)
+        parts: list[str | int] = []
+        done = 0
+        for token, (start, end) in zip(encoded.ids, encoded.offsets, strict=True):
+            if token in self.control_ids:
+                parts += [text[done:start], token]
+                done = end
+        return (*parts, text[done:])
 
     def encode_text(self, text: str) -> list[int]:
-        """The ids of `text` as plain text, none of them a control token's."""
+        """The ids of `text` as plain text, none of them a control token's; what the vocabulary has no word for is
+        left out."""
         ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
-        if self.control_ids.isdisjoint(ids):
-            return ids
-        # Some vocabularies hold control tokens as ordinary pieces too: cut their texts in two.
-        return [
-            token
-            for piece in re.split(f"({'|'.join(map(re.escape, self._control_texts))})", text)
-            for half in ((piece[:1], piece[1:]) if piece in self._control_texts else (piece,))
-            for token in self._plain.encode(half, add_special_tokens=False).ids
-            if token not in self.control_ids
-        ]
+        return [token for token in ids if token not in self.control_ids]
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
-        """The prompt's ids: the template's text with its control tokens, the messages' texts without any."""
+        """The prompt's ids: those that the template itself would give, but that no text of a message can be read as
+        a control token."""
         texts = [message.text for message in messages]
         roles: list[str] = [message.role for message in messages]
         if not self._system_role and roles[:2] == ["system", "user"]:
@@ -92,10 +120,20 @@ class ChatEncoder:
         nonce = secrets.token_hex(8)
         slots = [f"\ue000{nonce}{i}\ue001" for i in range(len(texts))]
         rendered = self._render([{"role": r, "content": s} for r, s in zip(roles, slots, strict=True)])
-        ids: list[int] = []
         pieces = re.split(f"\ue000{nonce}(\\d+)\ue001", rendered)
         if sorted(pieces[1::2]) != sorted(str(i) for i in range(len(texts))):
             raise ModelError("its chat template does not print each message once")
+        parts: list[str | int] = []
         for i, piece in enumerate(pieces):
-            ids.extend(self.encode_text(texts[int(piece)]) if i % 2 else self._scaffold(piece))
-        return ids
+            parts += [texts[int(piece)]] if i % 2 else self._split(piece)
+        # From one control token to the next the text is encoded in one go: tokens may cross from the template's
+        # words into a message's, and tokenizers put things before the first word of what they are given.
+        ids: list[int] = []
+        run = ""
+        for part in parts:
+            if isinstance(part, str):
+                run += part
+            else:
+                ids += [*self.encode_text(run), part]
+                run = ""
+        return ids + self.encode_text(run)

@@ -10,17 +10,21 @@ import hashlib
 import itertools
 import json
 import os
+import sys
+import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from localjudge.decoding import vllm_plugin
 from localjudge.decoding.closing import Grammar
 from localjudge.engines.base import Ask, AskFailed, Completion
 from localjudge.engines.chat import ChatEncoder
-from localjudge.errors import EngineError, did_you_mean
+from localjudge.errors import EngineError, LocalJudgeError, did_you_mean
 from localjudge.models import LocalModel
 from localjudge.offline import silence
 
@@ -36,6 +40,7 @@ SPEED_ONLY = {
     "tensor_parallel_size",
     "pipeline_parallel_size",
     "enable_prefix_caching",
+    "enable_chunked_prefill",
     "max_model_len",
     "swap_space",
 }
@@ -86,11 +91,11 @@ def check_torchvision() -> None:
         ) from None
 
 
-def default_arguments(context: int, weights: int, gpus: list[int], cores: list[int]) -> dict[str, Any]:
+def default_arguments(context: int, weights: int, gpus: list[int]) -> dict[str, Any]:
     """vLLM's arguments for this hardware.
 
-    context: the model's, in tokens. weights: bytes of weights. gpus: bytes of memory, one entry a GPU. cores: the
-    CPU cores this process may use. Takes as many GPUs (a power of two) as leave a third of each for the cache.
+    context: the model's, in tokens. weights: bytes of weights. gpus: bytes of memory, one entry a GPU. Takes as
+    many GPUs (a power of two) as leave a third of each for the cache.
     """
     common = {"max_model_len": min(context, LONGEST_CONTEXT), "enable_prefix_caching": True}
     if not gpus:
@@ -100,6 +105,10 @@ def default_arguments(context: int, weights: int, gpus: list[int], cores: list[i
             "enforce_eager": True,
             "gpu_memory_utilization": 0.4,
             "max_num_seqs": 64,
+            # A seeded request whose prompt is taken in parts ends vLLM's CPU build ("CPU Generator does not use
+            # offset"), so prompts are taken whole.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(common["max_model_len"], 4096),
         }
     tensor_parallel = 1
     while tensor_parallel * 2 <= len(gpus) and weights > 0.6 * min(gpus) * tensor_parallel:
@@ -113,26 +122,74 @@ def default_arguments(context: int, weights: int, gpus: list[int], cores: list[i
     }
 
 
-def _quiet(verbose: bool) -> None:
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO" if verbose else "ERROR")
-    if not verbose:
-        os.environ.setdefault("TQDM_DISABLE", "1")
-        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-        os.environ.setdefault("GLOO_LOG_LEVEL", "ERROR")
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+def _quiet() -> None:
+    """Keep vLLM's and its libraries' logs to errors, in this process and in those that inherit from it."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("GLOO_LOG_LEVEL", "ERROR")
 
 
-def _prepare_cpu(cores: list[int]) -> None:
+@contextmanager
+def _stderr_to(log: Path | None) -> Iterator[None]:
+    """Send this process's stderr to a file for a while; processes started meanwhile keep it there for good.
+
+    Levels alone do not keep vLLM quiet: its processes write before their logging is set up, and its kernels write
+    without any.
+    """
+    if log is None:
+        yield
+        return
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _prepare_cpu() -> None:
     """What vLLM's CPU build reads from the environment; the engine's own process inherits it."""
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
-    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores)))
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, sorted(cores))))
+
+
+def _async_llm(model: LocalModel, arguments: Mapping[str, Any]) -> Any:
+    """A started AsyncLLM. Raises EngineError for an argument that vLLM does not have, or that is ours to set."""
+    vllm_plugin.register()
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    fixed: dict[str, Any] = {
+        "model": str(model.path),
+        "tokenizer_mode": "hf",
+        "generation_config": "vllm",
+        "structured_outputs_config": {"backend": "outlines"},
+        "disable_log_stats": True,
+    }
+    known = AsyncEngineArgs.__dataclass_fields__
+    for name in arguments:
+        if name in fixed:
+            raise EngineError(f"the engine argument '{name}' is localjudge's own to set")
+        if name not in known:
+            raise EngineError(f"vLLM has no engine argument '{name}'", fix=did_you_mean(name, known))
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**fixed, **arguments))
 
 
 class VllmEngine:
     """A running vLLM with one model. Make it with `start`; `close` it in the end."""
 
-    def __init__(self, model: LocalModel, engine: Any, encoder: ChatEncoder, arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self, model: LocalModel, engine: Any, encoder: ChatEncoder, arguments: Mapping[str, Any], log: Path | None
+    ) -> None:
         self._engine = engine
+        self._log = log
         self._encoder = encoder
         self._vocabulary = encoder.vocabulary()
         self._grammars: dict[str, Grammar] = {}
@@ -157,53 +214,35 @@ class VllmEngine:
     async def start(
         cls, model: LocalModel, arguments: Mapping[str, Any] | None = None, *, verbose: bool = False
     ) -> VllmEngine:
-        """Load `model`. arguments: any of vLLM's engine arguments, over the defaults for this hardware. Raises
-        EngineError."""
+        """Load `model`. arguments: any of vLLM's engine arguments, over the defaults for this hardware. verbose:
+        leave vLLM's own log on stderr. Raises EngineError."""
         silence()
         check_version()
         check_plugin()
-        _quiet(verbose)
-        check_torchvision()
-        import torch
+        log = None
+        if not verbose:
+            _quiet()
+            handle, name = tempfile.mkstemp(prefix="localjudge-vllm-", suffix=".log")
+            os.close(handle)
+            log = Path(name)
+        with _stderr_to(log):
+            check_torchvision()
+            import torch
 
-        gpus = [torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count())]
-        cores = (
-            sorted(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else list(range(os.cpu_count() or 1))
-        )
-        if not gpus:
-            _prepare_cpu(cores)
-        encoder = ChatEncoder(model.path)
-        weights = sum(file.stat().st_size for file in model.path.glob("*.safetensors"))
-        chosen = {**default_arguments(model.context, weights, gpus, cores), **(arguments or {})}
-        vllm_plugin.register()
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
-
-        fixed: dict[str, Any] = {
-            "model": str(model.path),
-            "tokenizer_mode": "hf",
-            "generation_config": "vllm",
-            "structured_outputs_config": {"backend": "outlines"},
-            "disable_log_stats": True,
-        }
-        for name in chosen:
-            if name in fixed:
-                raise EngineError(f"the engine argument '{name}' is localjudge's own to set")
-            if name not in AsyncEngineArgs.__dataclass_fields__:
-                raise EngineError(
-                    f"vLLM has no engine argument '{name}'",
-                    fix=did_you_mean(name, AsyncEngineArgs.__dataclass_fields__),
-                )
-        try:
-            engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**fixed, **chosen))
-        except Exception as error:
-            raise EngineError(
-                f"vLLM could not start: {first_line(error)}",
-                fix="run again with --verbose for vLLM's own account",
-            ) from error
-        return cls(model, engine, encoder, chosen)
+            gpus = [torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count())]
+            if not gpus:
+                _prepare_cpu()
+            encoder = ChatEncoder(model.path)
+            weights = sum(file.stat().st_size for file in model.path.glob("*.safetensors"))
+            chosen = {**default_arguments(model.context, weights, gpus), **(arguments or {})}
+            try:
+                engine = _async_llm(model, {"use_tqdm_on_load": verbose, **chosen})
+            except LocalJudgeError:
+                raise
+            except Exception as error:
+                account = f"vLLM's own account is in {log}" if log else None
+                raise EngineError(f"vLLM could not start: {first_line(error)}", fix=account) from error
+        return cls(model, engine, encoder, chosen, log)
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -263,7 +302,8 @@ class VllmEngine:
             ]
         except EngineDeadError as error:
             raise EngineError(
-                "vLLM has stopped", fix="run again with --verbose for its own account; finished verdicts are kept"
+                "vLLM has stopped",
+                fix=(f"its own account is in {self._log}; " if self._log else "") + "finished verdicts are kept",
             ) from error
         except Exception as error:
             raise AskFailed("engine_error", f"vLLM: {first_line(error)}") from error
@@ -286,7 +326,12 @@ class VllmEngine:
         )
 
     async def close(self) -> None:
+        errored = self._engine.errored
         self._engine.shutdown()
+        # AsyncLLM shuts down once more when it is deleted, at exit with half its modules gone.
+        self._engine.shutdown = lambda *_, **__: None
+        if self._log and not errored:
+            self._log.unlink(missing_ok=True)
 
 
 def _versions() -> dict[str, str]:

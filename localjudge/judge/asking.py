@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from localjudge.engines.base import Ask, AskFailed, Completion
+from localjudge.errors import JudgeError
 from localjudge.judge.questions import TextQuestion, read_answers
 from localjudge.judge.spec import JudgeSpec
 from localjudge.records import Record
@@ -30,7 +31,12 @@ async def answers_to(
     """
 
     async def one(fields: Mapping[str, Any]) -> dict[str, Answer]:
-        messages = spec.templates.messages(fields, spec.template_names)
+        try:
+            messages = spec.templates.messages(fields, spec.template_names)
+        except (
+            JudgeError
+        ) as error:  # the templates were tried when loaded: it is this record that does not fit them
+            raise AskFailed("invalid_record", f"{error.where}: {error.what}") from None
         completion = await complete(Ask(messages=messages, schema=spec.answer_schema))
         try:
             return read_answers(completion.text, spec.asked, completion.distributions)

@@ -19,9 +19,11 @@ def _swap_back(answers: dict[str, Answer]) -> dict[str, Answer]:
 
 
 async def judge(spec: JudgeSpec, record: Record, complete: Complete, model: str) -> Verdict:
-    """Judge one record. `answers.preference` is A, B, tie, or inconsistent when the orders disagree; overall is
-    the share of the orders that went to A, a tie counting half. An inconsistent pair has no reason of its own: those
-    of both orders are in `orders`. Raises AskFailed when an ask failed."""
+    """Judge one record. Raises AskFailed when an ask failed.
+
+    `answers.preference` is A, B, tie, or inconsistent when the orders disagree; overall is the share of the orders
+    that went to A, a tie counting half. An inconsistent pair has no reason of its own: both are in `orders`.
+    """
     straight = inputs_of(spec, record)
     swapped = dict(straight)
     for stem in spec.pairs:

@@ -6,22 +6,63 @@ Each question gives the JSON schema of its answer and reads that JSON into a val
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from localjudge.decoding.grammar import QUOTA
 from localjudge.verdict import Answer
+from localjudge.yamlfile import Complaint, Whole, shown
 
-IDENTIFIER = r"^[A-Za-z_][A-Za-z0-9_]*$"
+
+def spelled(regex: str, words: str) -> AfterValidator:
+    """Text that follows a regex, which `words` explain."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(regex, text):
+            raise ValueError(f"{shown(text)} cannot be a name: use {words}")
+        return text
+
+    return AfterValidator(check)
+
+
+def _as_label(value: Any) -> Any:
+    """Labels are text. A whole number is read as it is written; of 1.10 the last 0 is lost, so it needs quotes."""
+    if type(value) is int:
+        return str(value)
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not text: put it in quotes")
+    if not value:
+        raise ValueError("a label cannot be empty")
+    return value
+
+
+def _no_bool(value: Any) -> Any:
+    """JSON has text for keys, so a point may come as text: the strict `Whole` would not take it back."""
+    if isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is not a whole number")
+    return value
+
+
+Label = Annotated[str, BeforeValidator(_as_label)]
 
 
 class _Question(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    id: Annotated[str, Field(pattern=IDENTIFIER)]
-    ask: Annotated[str, Field(min_length=1)]
+    id: Annotated[str, spelled(r"[A-Za-z_][A-Za-z0-9_]*", "letters, digits and _, and no digit first")]
+    ask: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
     """What the model is asked, in one or more sentences."""
 
 
@@ -29,7 +70,7 @@ class TextQuestion(_Question):
     """Free text of at most `budget` tokens, at least one character."""
 
     type: Literal["text"]
-    budget: Annotated[int, Field(ge=1)] = 160
+    budget: Annotated[Whole, Field(ge=1)] = 160
 
     def json_schema(self) -> dict[str, Any]:
         return {"type": "string", "minLength": 1, QUOTA: self.budget}
@@ -40,6 +81,8 @@ class TextQuestion(_Question):
     def read(self, value: Any) -> Any:
         if not isinstance(value, str) or not value:
             raise ValueError("is not a text")
+        if re.search("[\ud800-\udfff]", value):
+            raise ValueError("has a lone surrogate, which is no character")
         return value
 
 
@@ -48,8 +91,18 @@ class ScoreQuestion(_Question):
     least and the greatest anchor."""
 
     type: Literal["score"]
-    anchors: dict[int, str] = Field(default_factory=dict)
+    anchors: dict[Annotated[int, BeforeValidator(_no_bool)], str] = Field(default_factory=dict)
     scale: tuple[int, int] | None = None
+
+    @field_validator("scale", mode="before")
+    @classmethod
+    def _a_scale_is_two_numbers(cls, value: Any) -> Any:
+        if value is None:
+            return None
+        numbers = value if isinstance(value, list | tuple) else ()
+        if len(numbers) != 2 or not all(type(number) is int for number in numbers):
+            raise ValueError("a scale is two whole numbers, such as [1, 5]")
+        return tuple(numbers)
 
     @model_validator(mode="after")
     def _has_a_scale(self) -> ScoreQuestion:
@@ -57,11 +110,13 @@ class ScoreQuestion(_Question):
             raise ValueError("a score needs a scale, such as [1, 5], or at least two anchors")
         low, high = self.bounds
         if low >= high:
-            raise ValueError(f"the scale [{low}, {high}] does not rise")
+            raise Complaint(f"the scale [{low}, {high}] does not rise", "scale")
         if high - low > 100:
-            raise ValueError(f"the scale [{low}, {high}] has over 101 points: a judge tells few of them apart")
+            what = f"the scale [{low}, {high}] has over 101 points: a judge tells few of them apart"
+            raise Complaint(what, "scale" if self.scale else "anchors")
         if outside := [point for point in self.anchors if not low <= point <= high]:
-            raise ValueError(f"the anchor {outside[0]} lies outside the scale [{low}, {high}]")
+            what = f"the anchor {outside[0]} lies outside the scale [{low}, {high}]"
+            raise Complaint(what, "anchors", outside[0])
         return self
 
     @property
@@ -78,31 +133,31 @@ class ScoreQuestion(_Question):
 
     def form(self) -> str:
         low, high = self.bounds
-        return f"<{low}-{high}>"
+        return f"<{low}-{high}>" if low >= 0 else f"<{low} to {high}>"
 
     def read(self, value: Any) -> Any:
-        if isinstance(value, bool) or value not in self.labels:
-            raise ValueError(f"{value!r} is not on the scale {list(self.bounds)}")
-        return value
+        if isinstance(value, bool) or not isinstance(value, int | float) or value not in self.labels:
+            raise ValueError(f"is {shown(value)}, which is not on the scale {list(self.bounds)}")
+        return int(value)
 
 
 class ChoiceQuestion(_Question):
     """One of some labels. options: label -> what it means (which may be empty)."""
 
     type: Literal["choice"]
-    options: Annotated[dict[str, str], Field(min_length=2)]
+    options: Annotated[dict[Label, str], Field(min_length=2)]
 
-    @model_validator(mode="before")
+    @field_validator("options", mode="before")
     @classmethod
-    def _options_may_be_a_list(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and isinstance(data.get("options"), list):
-            options = data["options"]
-            if len(set(map(str, options))) != len(options):
-                raise ValueError("the same option is listed twice")
-            return {**data, "options": dict.fromkeys(map(str, options), "")}
-        if isinstance(data, Mapping) and isinstance(data.get("options"), Mapping):
-            return {**data, "options": {str(label): meaning for label, meaning in data["options"].items()}}
-        return data
+    def _options_may_be_a_list(cls, options: Any) -> Any:
+        if not isinstance(options, list | Mapping):
+            return options
+        labels = [_as_label(label) for label in options]
+        if twice := [label for label in labels if labels.count(label) > 1]:
+            raise ValueError(f"the option '{twice[0]}' is listed twice")
+        if isinstance(options, list):
+            return dict.fromkeys(labels, "")
+        return {label: meaning or "" for label, meaning in zip(labels, options.values(), strict=True)}
 
     @property
     def labels(self) -> list[str]:
@@ -116,7 +171,7 @@ class ChoiceQuestion(_Question):
 
     def read(self, value: Any) -> Any:
         if not isinstance(value, str) or value not in self.options:
-            raise ValueError(f"{value!r} is not one of {', '.join(self.options)}")
+            raise ValueError(f"is {shown(value)}, which is not one of {', '.join(self.options)}")
         return value
 
 
@@ -125,7 +180,10 @@ class FlagsQuestion(_Question):
     none is passed over; its value is the list of those that apply."""
 
     type: Literal["flags"]
-    codes: Annotated[dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")], str], Field(min_length=1)]
+    codes: Annotated[
+        dict[Annotated[Label, spelled(r"[A-Za-z0-9_.-]+", "letters, digits, '_', '.' and '-'")], str],
+        Field(min_length=1),
+    ]
 
     def json_schema(self) -> dict[str, Any]:
         return {
@@ -142,7 +200,7 @@ class FlagsQuestion(_Question):
         if not isinstance(value, dict) or list(value) != list(self.codes):
             raise ValueError(f"does not answer exactly the codes {', '.join(self.codes)}")
         if not all(isinstance(raised, bool) for raised in value.values()):
-            raise ValueError("a code is neither true nor false")
+            raise ValueError("has a code that is neither true nor false")
         return [code for code, raised in value.items() if raised]
 
 
@@ -162,6 +220,13 @@ def answer_schema(questions: Sequence[Question]) -> dict[str, Any]:
 def answer_form(questions: Sequence[Question]) -> str:
     """The answer's JSON as a prompt shows it, with what goes where."""
     return "{" + ",".join(f'"{question.id}":{question.form()}' for question in questions) + "}"
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is given twice")
+    return found
 
 
 def read_answers(

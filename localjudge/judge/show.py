@@ -13,7 +13,10 @@ from localjudge.models import find_model
 
 
 def show(judge: str, settings: Iterable[str]) -> str:
-    """What a judge asks, of what, how it counts, and its prompt with the fields' names in their places."""
+    """What a judge asks, of what, how it counts, and its prompt with the fields' names in their places.
+
+    Where inputs are JSON, what templates look for in them cannot be made up: then the templates themselves.
+    """
     spec = load_judge(judge, settings)
     optional = [f"{item.name} (optional)" if item.optional else item.name for item in spec.inputs]
     lines = [
@@ -24,19 +27,27 @@ def show(judge: str, settings: Iterable[str]) -> str:
         f"questions  {', '.join(f'{question.id} ({question.type})' for question in spec.asked)}",
         f"overall    {_overall(spec)}",
     ]
-    fields = {item.name: {} if item.type == "json" else f"[{item.name}]" for item in spec.inputs}
-    for message in spec.templates.messages(fields, spec.template_names):
-        lines += ["", f"--- {message.role} ---", message.text]
+    if any(item.type == "json" for item in spec.inputs):
+        prompt = [(f"{role} template", source.text) for role, source in spec.templates.sources.items()]
+    else:
+        messages = spec.templates.messages(
+            {item.name: f"[{item.name}]" for item in spec.inputs}, spec.template_names
+        )
+        prompt = [(message.role, message.text) for message in messages]
+    for head, text in prompt:
+        lines += ["", f"--- {head} ---", text]
     return "\n".join(lines)
 
 
 def _overall(spec: JudgeSpec) -> str:
     if spec.kind == "pairwise":
-        return "1 when A wins, 0 when B wins, a half for a tie or when the two orders disagree"
+        half = ["for a tie"] * spec.tie + ["when the two orders disagree"] * (spec.orders == "both")
+        return "1 when A wins, 0 when B wins" + (f", a half {' or '.join(half)}" if half else "")
     weights = ", ".join(f"{name} x {spec.scoring.weights.get(name, 1):g}" for name in spec.counted)
     mean = f"weighted mean of {weights}" if weights else "1 without a red line, else 0"
     mark = spec.scoring.pass_mark
-    return mean + (f"; passes from {mark:g}" if mark is not None else "")
+    passes = f"; passes from {mark:g}" if mark is not None else ""
+    return mean + passes + (f"; fails by any of {', '.join(spec.veto)}" if spec.veto else "")
 
 
 def check(judge: str, settings: Iterable[str], model: str | None) -> str:

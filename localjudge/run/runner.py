@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 
 import localjudge
 from localjudge.engines.base import Ask, AskFailed, Completion, Engine
-from localjudge.errors import RecordsError, RunError
+from localjudge.errors import JudgeError, RecordsError, RunError
 from localjudge.judge import pairwise, rubric
 from localjudge.judge.spec import JudgeSpec
 from localjudge.models import LocalModel
@@ -23,7 +24,14 @@ from localjudge.report.markdown import markdown
 from localjudge.report.summary import Summary, summarize
 from localjudge.rows import Source
 from localjudge.run.progress import RunProgress
-from localjudge.run.store import CompletionCache, RunDirectory, differences, read_verdicts, write_atomically
+from localjudge.run.store import (
+    RETRIED,
+    CompletionCache,
+    RunDirectory,
+    differences,
+    read_verdicts,
+    write_atomically,
+)
 from localjudge.verdict import Usage, Verdict
 
 KINDS = {"rubric": rubric.judge, "pairwise": pairwise.judge}
@@ -90,6 +98,8 @@ async def judge_record(
         verdict = await KINDS[spec.kind](spec, record, asker, model)
     except AskFailed as failure:
         verdict = Verdict(id=record.id, status=failure.status, error=failure.why, judge=spec.name, model=model)
+    except JudgeError as error:
+        raise JudgeError(f"{error.what} (at {record.where})", where=error.where, fix=error.fix) from None
     return verdict.model_copy(update={"usage": asker.usage})
 
 
@@ -134,6 +144,8 @@ class Run:
     """One sitting of a run: from a checked judge, model and records to a directory of verdicts.
 
     start_engine is called only when something is left to judge.
+    judging: the engine is up, so that the run is stopped by cancelling `go`; before and after, any moment will do.
+    stopping: set it before cancelling. What fails from then on fails because of that, and is not kept.
     """
 
     spec: JudgeSpec
@@ -145,6 +157,8 @@ class Run:
     shared_cache: bool = True
     retry_failed: bool = False
     say: Callable[[str], None] = lambda text: None
+    judging: bool = field(default=False, init=False)
+    stopping: bool = field(default=False, init=False)
 
     def _made_by(self, found: Scan) -> dict[str, Any]:
         """What decides the verdicts, as far as it is known before the engine starts."""
@@ -168,87 +182,119 @@ class Run:
 
     async def go(self) -> Summary:
         """Judge what is not judged yet, then summarise. Raises LocalJudgeError; verdicts reached are kept."""
+        stamp = _stamp(self.records)
         found = scan(self.records, self.spec, self.settings)
         directory = RunDirectory(self.directory)
         try:
-            return await self._go(directory, found)
+            return await self._go(directory, found, stamp)
         finally:
             directory.close()
 
-    async def _go(self, directory: RunDirectory, found: Scan) -> Summary:
+    async def _go(self, directory: RunDirectory, found: Scan, stamp: Stamp | None) -> Summary:
         made_by = self._made_by(found)
-        old = directory.read_run()
-        if old is not None:
-            self._refuse_changes(old, made_by)
-        run = old or {
-            **made_by,
-            "localjudge": localjudge.__version__,
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
-            "engine": None,
-            "spec": self.spec.model_dump(mode="json", by_alias=True),
-            "paths": {"records": str(self.records.resolve()), "model": str(self.model.path)},
-            "sessions": [],
-        }
-        directory.write_run(run)
-        done = directory.open(retry_failed=self.retry_failed)
+        run = directory.read_run()
+        if run is None:
+            run = {
+                **made_by,
+                "localjudge": localjudge.__version__,
+                "started": datetime.now(UTC).isoformat(timespec="seconds"),
+                "engine": None,
+                "spec": self.spec.model_dump(mode="json", by_alias=True),
+                "paths": {"records": str(self.records.resolve()), "model": str(self.model.path)},
+                "sessions": [],
+            }
+            directory.write_run(run)
+        else:
+            self._refuse_changes("run that was made otherwise", {key: run[key] for key in made_by}, made_by)
+        done = directory.read_done(retry_failed=self.retry_failed)
         if done:
             self.say(f"{done} of {found.total} records are judged already")
         try:
             if done < found.total:
                 await self._judge_the_rest(directory, run, found.total, done)
-        finally:
-            summary = write_summary(self.directory, self.spec, run)
-        return summary
+                self._refuse_moved_records(found, stamp)
+        except BaseException:
+            with contextlib.suppress(RunError):  # what ended the run is what to tell
+                write_summary(self.directory, self.spec, run)
+            raise
+        return write_summary(self.directory, self.spec, run)
 
-    def _refuse_changes(self, old: Mapping[str, Any], made_by: Mapping[str, Any]) -> None:
-        before = {key: old.get(key) for key in made_by}
-        if changed := differences(before, made_by):
+    def _refuse_changes(self, what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        if changed := differences(old, new):
             raise RunError(
-                "this folder holds a run that was made otherwise:\n  " + "\n  ".join(changed),
+                f"this folder holds a {what}:\n  " + "\n  ".join(changed),
                 where=str(self.directory),
                 fix="give another -o, or run with what made it",
             )
 
-    async def _judge_the_rest(self, directory: RunDirectory, run: dict[str, Any], total: int, done: int) -> None:
-        engine = await self.start_engine()
-        cache_file = (cache_dir() if self.shared_cache else self.directory) / "completions.sqlite"
-        cache = CompletionCache(cache_file)
-        started = time.monotonic()
-        progress = RunProgress(total, done)
-        try:
-            identity = dict(engine.identity)
-            if run["engine"] is not None and (changed := differences(run["engine"]["identity"], identity)):
-                raise RunError(
-                    "this folder holds a run of another engine:\n  " + "\n  ".join(changed),
-                    where=str(self.directory),
-                    fix="give another -o, or run with what made it",
-                )
-            run["engine"] = {"identity": identity, **engine.provenance}
-            directory.write_run(run)
-
-            async def judge(record: Record | BadRecord) -> Verdict:
-                return await judge_record(self.spec, record, engine, self.model.name, self.settings, cache)
-
-            def keep(verdict: Verdict) -> None:
-                directory.append(verdict)
-                progress.add(verdict.status)
-
-            left = (
-                record
-                for record in read_records(
-                    self.records, self.spec.inputs, mapping=self.settings.mapping, limit=self.settings.limit
-                )
-                if not directory.is_done(record.id)
+    def _refuse_moved_records(self, found: Scan, stamp: Stamp | None) -> None:
+        """Records are read as they are judged, which may take days: see that they are still those scanned."""
+        now = _stamp(self.records)
+        if now not in (None, stamp) and scan(self.records, self.spec, self.settings).digest != found.digest:
+            raise RecordsError(
+                "the records changed while they were judged",
+                where=str(self.records),
+                fix="judge them anew, with another -o",
             )
+
+    async def _judge_the_rest(self, directory: RunDirectory, run: dict[str, Any], total: int, done: int) -> None:
+        cache_file = (cache_dir() if self.shared_cache else self.directory) / "completions.sqlite"
+        # All that can be refused early comes before the engine, which may load for minutes.
+        with contextlib.closing(CompletionCache(cache_file)) as cache:
+            engine = await self.start_engine()
+            self.judging = True
+            try:
+                identity = dict(engine.identity)
+                if run["engine"] is not None:
+                    self._refuse_changes("run of another engine", run["engine"]["identity"], identity)
+                run["engine"] = {"identity": identity, **engine.provenance}
+                directory.write_run(run)
+                directory.open(retry_failed=self.retry_failed)
+                await self._judge_with(engine, cache, directory, run, RunProgress(total, done))
+            finally:
+                await engine.close()
+                self.judging = False
+
+    async def _judge_with(
+        self,
+        engine: Engine,
+        cache: CompletionCache,
+        directory: RunDirectory,
+        run: dict[str, Any],
+        progress: RunProgress,
+    ) -> None:
+        async def judge(record: Record | BadRecord) -> Verdict:
+            return await judge_record(self.spec, record, engine, self.model.name, self.settings, cache)
+
+        def keep(verdict: Verdict) -> None:
+            # An engine process in the same terminal gets the same Ctrl-C, and fails its asks before we are done.
+            if self.stopping and verdict.status in RETRIED:
+                return
+            directory.append(verdict)
+            progress.add(verdict.status)
+
+        settings = self.settings
+        records = read_records(self.records, self.spec.inputs, mapping=settings.mapping, limit=settings.limit)
+        left = (record for record in records if not directory.is_done(record.id))
+        started = time.monotonic()
+        try:
             with progress:
-                started = time.monotonic()
                 await judge_stream(judge, left, keep, engine.concurrency)
         finally:
             seconds = time.monotonic() - started
             run["sessions"].append({"judged": progress.judged, "seconds": round(seconds, 3)})
             directory.write_run(run)
-            cache.close()
-            await engine.close()
+
+
+Stamp = tuple[int, int]
+
+
+def _stamp(path: Path) -> Stamp | None:
+    """Another one when a file was written to; None of a folder, and of a file that is gone."""
+    if not path.is_file():
+        return None
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size
 
 
 def write_summary(directory: Path, spec: JudgeSpec, run: Mapping[str, Any]) -> Summary:

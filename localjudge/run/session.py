@@ -6,7 +6,9 @@ import asyncio
 import signal
 from pathlib import Path
 
-from localjudge.errors import RunError
+from pydantic import ValidationError
+
+from localjudge.errors import EngineError, RunError
 from localjudge.judge.spec import JudgeSpec
 from localjudge.report.summary import Summary
 from localjudge.run.runner import Run, write_summary
@@ -14,17 +16,34 @@ from localjudge.run.store import RunDirectory
 
 
 def run_to_end(run: Run) -> Summary | None:
-    """Run until all is judged; None when a signal stopped it. Verdicts reached are kept either way."""
+    """Run until all is judged; None when SIGINT or SIGTERM stopped it. Verdicts reached are kept either way.
+
+    Call it on the main thread, where signals arrive.
+    """
 
     async def go() -> Summary | None:
         loop = asyncio.get_running_loop()
         task = asyncio.ensure_future(run.go())
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, task.cancel)
+
+        def stop(*_: object) -> None:
+            run.stopping = True
+            loop.call_soon_threadsafe(task.cancel)
+            # Reading records and loading a model do not give way to the loop, and take minutes: break into them.
+            if not run.judging and asyncio.current_task(loop) is task:
+                raise asyncio.CancelledError
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             return await task
         except asyncio.CancelledError:
             return None
+        except EngineError:
+            if run.stopping:  # the engine's process was told to stop as well, and was quicker
+                return None
+            raise
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     return asyncio.run(go())
 
@@ -37,7 +56,16 @@ def report_again(path: Path) -> str:
     try:
         run = directory.read_run()
         assert run is not None
-        write_summary(path, JudgeSpec.model_validate(run["spec"]), run)
+        try:
+            spec = JudgeSpec.model_validate(run["spec"])
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise RunError(
+                f"run.json holds a judge that this localjudge does not know: {first['msg'].lower()}",
+                where=str(path / "run.json"),
+                fix=f"use localjudge {run.get('localjudge', '')}, which made it",
+            ) from None
+        write_summary(path, spec, run)
     finally:
         directory.close()
     return (path / "report.md").read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ the directory is next opened, and its record judged again from its stored comple
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -25,15 +26,44 @@ from localjudge.verdict import Verdict
 SYNC_EVERY = 1.0
 """Seconds between forced writes to the disk: what a power cut may cost. A killed process loses nothing."""
 
+RETRIED = ("engine_error", "incomplete")
+"""The statuses that another try may mend."""
+
+_RUN_KEYS = {"judge", "model", "records", "settings", "engine", "spec", "sessions"}
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """What the disk refuses, as a RunError."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        raise RunError(
+            f"cannot be written: {getattr(error, 'strerror', None) or error}",
+            where=str(path),
+            fix="make room for it; what is judged is kept, and the same command goes on",
+        ) from error
+
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a whole file, or leave the old one as it was."""
+    """Write a whole file, or leave the old one as it was. Raises RunError."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with _writing(path):
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+
+
+def _apart(was: str, now: str) -> tuple[str, str]:
+    """Hashes and paths, only as far as they tell the two apart."""
+    same = next((i for i, (a, b) in enumerate(zip(was, now, strict=False)) if a != b), min(len(was), len(now)))
+
+    def cut(text: str) -> str:
+        return text if len(text) <= max(40, same + 12) else f"{text[: same + 12]}…"
+
+    return cut(was), cut(now)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], at: str = "") -> list[str]:
@@ -44,10 +74,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], at: str = "") ->
         if isinstance(was, Mapping) and isinstance(now, Mapping):
             found.extend(differences(was, now, f"{at}{key}."))
         elif was != now:
-            short = [
-                value[:12] + "…" if isinstance(value, str) and len(value) > 40 else value for value in (was, now)
-            ]
-            found.append(f"{at}{key} was {short[0]!r}, is now {short[1]!r}")
+            told = _apart(was, now) if isinstance(was, str) and isinstance(now, str) else (was, now)
+            found.append(f"{at}{key} was {told[0]!r}, is now {told[1]!r}")
     return found
 
 
@@ -55,6 +83,8 @@ def read_verdicts(directory: Path) -> Iterator[Verdict]:
     """The verdicts of a run, in the order in which they were reached. A torn last line is passed over."""
     path = directory / "verdicts.jsonl"
     if not path.is_file():
+        if (directory / "run.json").is_file():
+            return
         raise RunError("this folder holds no run", where=str(directory), fix="give the folder that `-o` named")
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -86,9 +116,10 @@ class RunDirectory:
             ) from None
         except OSError as error:
             raise RunError(
-                f"the folder cannot be written: {error.strerror}", where=str(path), fix="give another -o"
+                f"the folder cannot be written: {error.strerror or error}", where=str(path), fix="give another -o"
             ) from None
         self._file: BinaryIO | None = None
+        self._size = 0
         self._synced = 0.0
         self._ids = sqlite3.connect("")
         self._ids.execute("CREATE TABLE done (id TEXT PRIMARY KEY) WITHOUT ROWID")
@@ -105,44 +136,53 @@ class RunDirectory:
         """run.json, or None in a new directory."""
         if not self.run_file.is_file():
             if self.verdicts_file.exists():
-                raise RunError("verdicts.jsonl without run.json: what made it is not known", where=str(self.path))
+                raise RunError(
+                    "verdicts.jsonl without run.json: what made it is not known",
+                    where=str(self.path),
+                    fix="give another -o, or move it away",
+                )
             return None
         try:
             run: dict[str, Any] = json.loads(self.run_file.read_text(encoding="utf-8"))
+            if not isinstance(run, dict) or not run.keys() >= _RUN_KEYS:
+                raise ValueError("it is not what a run writes")
         except ValueError as error:
-            raise RunError(f"run.json is broken: {error}", where=str(self.run_file)) from None
+            raise RunError(
+                f"run.json is broken: {error}", where=str(self.run_file), fix="give another -o, or restore it"
+            ) from None
         return run
 
     def write_run(self, run: Mapping[str, Any]) -> None:
         write_atomically(self.run_file, json.dumps(run, ensure_ascii=False, indent=1) + "\n")
 
-    def open(self, *, retry_failed: bool = False) -> int:
-        """Get ready to append; how many verdicts are there already. A torn last line is cut off.
+    def read_done(self, *, retry_failed: bool = False) -> int:
+        """How many records have a verdict, each of which `is_done` then knows. Changes nothing.
 
-        retry_failed: drop the verdicts that are engine_error or incomplete, so that they are judged again.
+        retry_failed: as if those that are engine_error or incomplete had none.
         """
-        if self.verdicts_file.exists():
-            with self.verdicts_file.open("rb+") as file:
-                whole = 0
-                for line in file:
-                    if line.endswith(b"\n"):
-                        whole += len(line)
-                file.truncate(whole)
-        if retry_failed and self.verdicts_file.exists():
-            kept = self.verdicts_file.with_name(".verdicts.jsonl.tmp")
-            with kept.open("w", encoding="utf-8") as file:
-                for verdict in read_verdicts(self.path):
-                    if verdict.status not in ("engine_error", "incomplete"):
-                        file.write(verdict.model_dump_json() + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            kept.replace(self.verdicts_file)
         count = 0
-        if self.verdicts_file.exists():
-            for verdict in read_verdicts(self.path):
+        for verdict in read_verdicts(self.path):
+            if not (retry_failed and verdict.status in RETRIED):
                 count += self._ids.execute("INSERT OR IGNORE INTO done VALUES (?)", (verdict.id,)).rowcount
-        self._file = self.verdicts_file.open("ab", buffering=0)
         return count
+
+    def open(self, *, retry_failed: bool = False) -> None:
+        """Get ready to append: cut a torn last line off and, to retry them, drop the verdicts that failed."""
+        with _writing(self.verdicts_file):
+            if retry_failed:
+                kept = self.verdicts_file.with_name(".verdicts.jsonl.tmp")
+                with kept.open("w", encoding="utf-8") as file:
+                    for verdict in read_verdicts(self.path):
+                        if verdict.status not in RETRIED:
+                            file.write(verdict.model_dump_json() + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                kept.replace(self.verdicts_file)
+            elif self.verdicts_file.exists():
+                with self.verdicts_file.open("rb+") as old:
+                    old.truncate(sum(len(line) for line in old if line.endswith(b"\n")))
+            self._file = self.verdicts_file.open("ab", buffering=0)
+            self._size = self._file.tell()
 
     def is_done(self, record_id: str) -> bool:
         return self._ids.execute("SELECT 1 FROM done WHERE id = ?", (record_id,)).fetchone() is not None
@@ -150,49 +190,70 @@ class RunDirectory:
     def append(self, verdict: Verdict) -> None:
         """Add a verdict; it survives the death of this process as soon as this returns."""
         assert self._file is not None
-        self._file.write(verdict.model_dump_json().encode() + b"\n")
-        now = time.monotonic()
-        if now - self._synced > SYNC_EVERY:
-            os.fsync(self._file.fileno())
-            self._synced = now
+        line = verdict.model_dump_json().encode() + b"\n"
+        with _writing(self.verdicts_file):
+            try:
+                written = 0
+                while written < len(line):  # a disk that fills up takes a part, and says so only the next time
+                    written += self._file.write(line[written:])
+            except OSError:
+                self._file.truncate(self._size)  # another worker's verdict may come yet: not onto half a line
+                raise
+            self._size += len(line)
+            now = time.monotonic()
+            if now - self._synced > SYNC_EVERY:
+                os.fsync(self._file.fileno())
+                self._synced = now
 
     def close(self) -> None:
-        if self._file is not None:
-            os.fsync(self._file.fileno())
-            self._file.close()
+        try:
+            if self._file is not None:
+                with self._file, _writing(self.verdicts_file):
+                    os.fsync(self._file.fileno())
+        finally:
             self._file = None
-        self._ids.close()
-        self._lock.release()
+            self._ids.close()
+            self._lock.release()
 
 
 class CompletionCache:
-    """Completions by the key of their ask. Several runs may share one at the same time."""
+    """Completions by the key of their ask. Several runs may share one at the same time. Raises RunError."""
 
     def __init__(self, path: Path) -> None:
-        try:
+        self._path = path
+        with self._usable():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, timeout=60, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode = WAL")
+            # SQLite waits for locks, but not for this one: of two runs that make the cache at once, one would fail.
+            with FileLock(f"{path}.lock"):
+                self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
-            self._db.execute(
-                "CREATE TABLE IF NOT EXISTS completions (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID"
-            )
+            # With rowids: WITHOUT them a row lies where its hash puts it, and each insert shuffles whole answers.
+            self._db.execute("CREATE TABLE IF NOT EXISTS completions (key TEXT PRIMARY KEY, value TEXT)")
+
+    @contextlib.contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
         except (sqlite3.Error, OSError) as error:
             raise RunError(
                 f"the completion cache cannot be used: {error}",
-                where=str(path),
-                fix="delete it, or run with --no-cache",
-            ) from None
+                where=str(self._path),
+                fix="make room for it, or delete it; --no-cache does without",
+            ) from error
 
     def get(self, key: str) -> Completion | None:
-        row = self._db.execute("SELECT value FROM completions WHERE key = ?", (key,)).fetchone()
-        return Completion(**json.loads(row[0])) if row else None
+        with self._usable():
+            row = self._db.execute("SELECT value FROM completions WHERE key = ?", (key,)).fetchone()
+        try:
+            return Completion(**json.loads(row[0])) if row else None
+        except (ValueError, TypeError):  # of another version of localjudge
+            return None
 
     def put(self, key: str, completion: Completion) -> None:
-        value = {name: getattr(completion, name) for name in Completion.__slots__}
-        self._db.execute(
-            "INSERT OR REPLACE INTO completions VALUES (?, ?)", (key, json.dumps(value, ensure_ascii=False))
-        )
+        value = json.dumps({name: getattr(completion, name) for name in Completion.__slots__}, ensure_ascii=False)
+        with self._usable():
+            self._db.execute("INSERT OR REPLACE INTO completions VALUES (?, ?)", (key, value))
 
     def close(self) -> None:
         self._db.close()

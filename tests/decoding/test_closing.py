@@ -31,10 +31,44 @@ def text(quota: int) -> dict[str, Any]:
 def small_vocabulary() -> Vocabulary:
     """Bytes, and longer tokens that straddle every boundary there is: quotes, keys, labels, half characters."""
     longer = [
-        '":"', '","', '":', '{"', '"}', '"a', 'a"', '","s', '":"The', 'The ', 'the', ' good', 'good"}', 'goo',
-        'od', 'gre', 'reat', '1', '10', '0,', ',"', '0}', ':1', 'true', 'rue,', 'false', 'fal', '好', '好 吗', ' 吗"', 'é', '😀', '\\"',
-        '\\\\', '\\', '"\\', 'ab', 'abX', 'YZ', '}}', '":{"', '":tr', 'score', 'sco', 're"', 'a","', '"B1":', 'x","y',
-    ]  # fmt: skip
+        *(
+            '":"',
+            '","',
+            '":',
+            '{"',
+            '"}',
+            '"a',
+            'a"',
+            '","s',
+            '":"The',
+            "The ",
+            "the",
+            " good",
+            'good"}',
+            "goo",
+            "od",
+        ),
+        *("gre", "reat", "1", "10", "0,", ',"', "0}", ":1", "true", "rue,", "false", "fal", "score", "sco", 're"'),
+        *(
+            "好",
+            "好 吗",
+            ' 吗"',
+            "é",
+            "😀",
+            '\\"',
+            "\\\\",
+            "\\",
+            '"\\',
+            "ab",
+            "abX",
+            "YZ",
+            "}}",
+            '":{"',
+            '":tr',
+            'a","',
+        ),
+        *('"B1":', 'x","y'),
+    ]
     pieces = [bytes([byte]) for byte in range(256)]
     pieces += [piece.encode() for piece in longer]
     pieces += [
@@ -221,7 +255,7 @@ def test_labels_beyond_ascii_come_out_right(label: str, embedded: LocalModel) ->
 
 
 def test_a_chatty_first_text_cannot_starve_the_next(embedded: LocalModel) -> None:
-    """A model that never wants to stop fills each text to its quota, and no text is left with less than its share."""
+    """A model that never wants to stop fills each text to its quota; none is left with less than its share."""
     vocabulary = Vocabulary.from_folder(embedded.path)
     grammar = Grammar(an_object(first=text(60), score={"enum": [1, 2]}, second=text(20)), vocabulary)
     word = next(i for i, piece in enumerate(vocabulary.tokens) if piece == b" the")
