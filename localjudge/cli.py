@@ -47,6 +47,8 @@ def _pairs(values: list[str], option: str) -> dict[str, str]:
         key, equals, rest = value.partition("=")
         if not equals or not key or not rest:
             raise LocalJudgeError(f"'{value}' is not of the form name=value", where=option)
+        if key in pairs:
+            raise LocalJudgeError(f"'{key}' is given twice", where=option)
         pairs[key] = rest
     return pairs
 

@@ -45,7 +45,9 @@ _REMEDIES = {
     "alias": "put a text that begins with * or & in quotes",
     "a constructor for the tag": "write plain values, without tags such as !name",
     "end of stream": "close what is opened here: a quote, a [ or a {",
-    "got '<stream end>'": "close what is opened here: a quote, a [ or a {",
+    "but got '?'": "put a text with a ? in quotes where it stands within { } or [ ]",
+    "expected ',' or": "close the [ or the { that is open here",
+    "unhashable key": "put a text that begins with {{ in quotes",
     "another document": "leave one document in the file: no second line of ---",
 }
 

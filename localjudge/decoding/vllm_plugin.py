@@ -9,7 +9,9 @@ to start.
 from __future__ import annotations
 
 import json
+import os
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 MARK = "x-localjudge"
 """Key of the request's own settings in its schema: {"budget": tokens}."""
+
+OWNER = "LOCALJUDGE_OWNER"
+"""Environment variable: the process that an engine of ours belongs to."""
 
 KNOWN = ("0.32", "0.33")
 """The vLLM releases whose structured-output interface this module was read and tried against."""
@@ -45,8 +50,28 @@ def request_schema(schema: dict[str, Any], budget: int) -> str:
     return json.dumps({**schema, MARK: {"budget": budget}}, ensure_ascii=False)
 
 
+def end_with_parent() -> None:
+    """End this process when the one that started it is gone.
+
+    vLLM's processes outlive an engine whose owner was killed, and keep its memory. Only those of an engine of ours
+    are watched: OWNER names its process.
+    """
+    owner = os.environ.get(OWNER)
+    if owner is None or owner == str(os.getpid()):
+        return
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="localjudge-watch", daemon=True).start()
+
+
 def register() -> None:
     """Put our backend in the place of vLLM's outlines backend, once a process."""
+    end_with_parent()
     if not is_known(vllm_version()):
         return
     from vllm.v1.structured_output import backend_outlines as stock

@@ -43,9 +43,11 @@ def without_control_tokens(tokenizer_json: str) -> tuple[Tokenizer, frozenset[in
     else:
         renamed = {piece: control[i] for piece, i in model["vocab"].items() if i in control}
         model["vocab"] = {renamed.get(piece, piece): i for piece, i in model["vocab"].items()}
-        model["unk_token"] = renamed.get(model.get("unk_token"), model.get("unk_token"))
-        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model.get("merges", [])]
-        model["merges"] = [(a, b) for a, b in pairs if not {a, b, a + b} & renamed.keys()]
+        if model.get("unk_token") in renamed:
+            model["unk_token"] = renamed[model["unk_token"]]
+        if "merges" in model:
+            pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+            model["merges"] = [(a, b) for a, b in pairs if not {a, b, a + b} & renamed.keys()]
     for part in (spec.get("pre_tokenizer") or {}, *(spec.get("pre_tokenizer") or {}).get("pretokenizers", [])):
         if part.get("prepend_scheme") == "first":
             part["prepend_scheme"] = "never"  # what is encoded here comes after a control token, never first

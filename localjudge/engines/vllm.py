@@ -217,6 +217,7 @@ class VllmEngine:
         """Load `model`. arguments: any of vLLM's engine arguments, over the defaults for this hardware. verbose:
         leave vLLM's own log on stderr. Raises EngineError."""
         silence()
+        os.environ[vllm_plugin.OWNER] = str(os.getpid())
         check_version()
         check_plugin()
         log = None

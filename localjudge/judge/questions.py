@@ -81,8 +81,6 @@ class TextQuestion(_Question):
     def read(self, value: Any) -> Any:
         if not isinstance(value, str) or not value:
             raise ValueError("is not a text")
-        if re.search("[\ud800-\udfff]", value):
-            raise ValueError("has a lone surrogate, which is no character")
         return value
 
 
@@ -236,10 +234,9 @@ def read_answers(
 ) -> dict[str, Answer]:
     """Parse and validate a completion. Raises ValueError, which says what is wrong with it."""
     try:
-        found = json.loads(text)
-        text.encode()
-        json.dumps(found, ensure_ascii=False).encode()
-    except ValueError as error:
+        found = json.loads(text, object_pairs_hook=_each_key_once)
+        json.dumps(found, ensure_ascii=False).encode()  # a lone surrogate is no character
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"the answer is not JSON: {error}") from None
     wanted = [question.id for question in questions]
     if not isinstance(found, dict) or list(found) != wanted:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from localjudge.decoding.closing import Grammar
 from localjudge.decoding.vocabulary import Vocabulary
 from localjudge.errors import ModelError
 from localjudge.judge.spec import JudgeSpec, load_judge
@@ -55,6 +54,8 @@ def check(judge: str, settings: Iterable[str], model: str | None) -> str:
 
     Without a model: as the embedded one counts, or, where that is not here, a token a byte, which is the most.
     """
+    from localjudge.decoding.closing import Grammar
+
     spec = load_judge(judge, settings)
     if model is not None:
         vocabulary, counted = Vocabulary.from_folder(find_model(model).path), model

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from localjudge import yamlfile
+from localjudge.decoding.grammar import check_schema
 from localjudge.errors import JudgeError, did_you_mean, nearest
 from localjudge.judge.prompt import Source, Templates
 from localjudge.judge.questions import (
@@ -125,7 +126,7 @@ class JudgeSpec(BaseModel):
             raise Complaint(what, "questions")
         own = [
             {**question, "options": labels}
-            if question.get("id") == "preference" and question.get("options") is None
+            if (question.get("id"), question.get("type"), question.get("options")) == ("preference", "choice", None)
             else question
             for question in questions
         ]
@@ -138,7 +139,7 @@ class JudgeSpec(BaseModel):
             if question_id in ids[:place]:
                 raise Complaint(f"two questions have the id '{question_id}'", "questions", place, "id")
             if question_id == "rationale" and self.rationale:
-                what = "'rationale: ' asks for a text of that id already: drop it, or give the question another id"
+                what = "'rationale' asks for a text of that id already: drop it, or give the question another id"
                 raise Complaint(what, "questions", place, "id")
         names = [item.name for item in self.inputs]
         for place, name in enumerate(names):
@@ -406,6 +407,7 @@ def load_judge(name_or_path: str | Path, settings: Iterable[str] = ()) -> JudgeS
     if isinstance(document.data, dict):
         document = yamlfile.override(document, settings, JudgeError)
     spec = yamlfile.validate(JudgeSpec, document, JudgeError)
+    check_schema(spec.answer_schema)
     sources = _template_sources(spec, document)
     known = {item.name for item in spec.inputs} | set(spec.template_names) | {"inputs"}
     spec._templates = Templates(sources, known)

@@ -71,9 +71,10 @@ class RunProgress:
     def line(self) -> str:
         """Where the run stands, in one line."""
         done = self._before + self.judged
-        seconds = time.monotonic() - self._started
-        left = (self._total - done) * seconds / self.judged if self.judged else 0.0
-        parts = [f"{done} of {self._total} judged", self._rate(), f"{_duration(left)} left", self._failures()]
+        parts = [f"{done} of {self._total} judged"]
+        if self.judged:
+            left = (self._total - done) * (time.monotonic() - self._started) / self.judged
+            parts += [self._rate(), f"{_duration(left)} left", self._failures()]
         return ", ".join(part for part in parts if part)
 
     def _rate(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import localjudge
 from localjudge.engines.base import Ask, AskFailed, Completion, Engine
-from localjudge.errors import JudgeError, RecordsError, RunError
+from localjudge.errors import RecordsError, RunError
 from localjudge.judge import pairwise, rubric
 from localjudge.judge.spec import JudgeSpec
 from localjudge.models import LocalModel
@@ -98,8 +98,6 @@ async def judge_record(
         verdict = await KINDS[spec.kind](spec, record, asker, model)
     except AskFailed as failure:
         verdict = Verdict(id=record.id, status=failure.status, error=failure.why, judge=spec.name, model=model)
-    except JudgeError as error:
-        raise JudgeError(f"{error.what} (at {record.where})", where=error.where, fix=error.fix) from None
     return verdict.model_copy(update={"usage": asker.usage})
 
 

@@ -64,8 +64,8 @@ def test_a_model_of_random_weights_writes_only_valid_answers(name: str, random_e
             answer = json.loads(completion.text)
             jsonschema.validate(answer, schema)
             assert completion.written_tokens <= budget
-            for question in seen:
-                seen[question][answer[question]] += 1
+            for question, counts in seen.items():
+                counts[answer[question]] += 1
         for question in spec.questions:
             assert set(seen[question.id]) == set(question.labels), (budget, question.id)
 
@@ -112,7 +112,7 @@ def test_the_prefix_is_computed_once(engine: Any, loop: Loop) -> None:
         return [first, await engine.complete(Ask((Message("user", rubric + "Two."),), schema, 20))]
 
     first, second = loop.run(two())
-    assert second.cached_tokens >= 256 > 0
+    assert second.cached_tokens >= 256
     assert second.prompt_tokens == first.prompt_tokens
 
 
@@ -158,7 +158,8 @@ def test_hostile_text_opens_no_turn_and_breaks_no_verdict(engine: Any, loop: Loo
     messages = spec.templates.messages(fields, spec.template_names)
     control = engine._encoder.control_ids
     with_attack = engine._encoder.encode(messages)
-    harmless = engine._encoder.encode(spec.templates.messages({**fields, "response": "hello"}, spec.template_names))
+    calm = spec.templates.messages({**fields, "response": "hello"}, spec.template_names)
+    harmless = engine._encoder.encode(calm)
     assert [i for i in with_attack if i in control] == [i for i in harmless if i in control]
     text = messages[-1].text
     mark = text.split("<response ")[1][:4]

@@ -1,4 +1,4 @@
-"""A run keeps each record's failure to itself, goes on where it stopped, and never mixes what was made otherwise."""
+"""A run keeps a record's failure to itself, goes on where it stopped, and mixes nothing that was made otherwise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from localjudge.engines.base import Ask, AskFailed
-from localjudge.errors import EngineError, JudgeError, LocalJudgeError, RecordsError, RunError
+from localjudge.errors import EngineError, LocalJudgeError, RecordsError, RunError
 from localjudge.judge.spec import load_judge
 from localjudge.records import BadRecord, Record
 from localjudge.run.runner import judge_stream
@@ -87,7 +87,7 @@ def test_a_run_says_what_made_it(truth: Job) -> None:
 def test_the_settings_reach_every_ask(truth: Job) -> None:
     engine = ScriptedEngine()
     seen: list[Ask] = []
-    engine.fails = lambda ask: seen.append(ask)  # type: ignore[func-returns-value]
+    engine.fails = seen.append  # type: ignore[assignment]
     truth.run(engine, temperature=0.7, seed=11, max_tokens=99, limit=4)
     assert {(ask.temperature, ask.seed, ask.budget) for ask in seen} == {(0.7, 11, 99)}
     assert [row["question"] for row in truth.rows[:4]] == [
@@ -199,7 +199,10 @@ def test_a_dead_engine_ends_the_run_and_the_rest_is_judged_later(truth: Job) -> 
     assert engine.asked.total() == 19
     assert summary.total == 30
     assert by_id(truth.out) == whole
-    assert [sitting["judged"] for sitting in json.loads((truth.out / "run.json").read_text())["sessions"]] == [11, 19]
+    assert [sitting["judged"] for sitting in json.loads((truth.out / "run.json").read_text())["sessions"]] == [
+        11,
+        19,
+    ]
 
 
 def test_an_engine_that_does_not_start_loses_nothing(truth: Job) -> None:
@@ -234,7 +237,7 @@ def test_an_error_of_localjudges_own_ends_the_run_and_closes_the_engine(truth: J
     assert truth.run().total == 30
 
 
-def test_a_template_that_fails_on_one_record_names_it(tmp_path: Path) -> None:
+def test_a_record_that_the_template_cannot_show_is_invalid(tmp_path: Path) -> None:
     judge = tmp_path / "judge.yaml"
     judge.write_text(
         "name: match\n"
@@ -243,8 +246,10 @@ def test_a_template_that_fails_on_one_record_names_it(tmp_path: Path) -> None:
         "questions: [{id: fair, type: score, ask: 'Was it fair?', scale: [1, 5]}]\n"
     )
     rows = [{"id": f"m{i}", "match": {"winner": "red"} if i != 5 else {"won": "red"}} for i in range(9)]
-    with pytest.raises(JudgeError, match=r"records.jsonl:6"):
-        Job(tmp_path, str(judge), rows).run()
+    job = Job(tmp_path, str(judge), rows)
+    statuses = job.run().statuses
+    assert (statuses["ok"], statuses["invalid_record"]) == (8, 1)
+    assert "winner" in line_of(job.out, "m5")["error"]
 
 
 # Resuming
@@ -419,7 +424,7 @@ def test_records_that_change_while_the_model_loads_are_noticed(truth: Job) -> No
 
     with pytest.raises(RecordsError, match="changed while they were judged"):
         truth.run(while_loading=edit)
-    with pytest.raises(RunError, match="records.digest"):
+    with pytest.raises(RunError, match=r"records.digest"):
         truth.run()
 
 

@@ -60,7 +60,7 @@ def test_a_verdict_is_on_disk_as_soon_as_it_is_appended(tmp_path: Path) -> None:
     assert again.is_done("é2")
     assert not again.is_done("é3")
     again.close()
-    assert list(read_verdicts(tmp_path))[0] == verdict("é0")
+    assert next(iter(read_verdicts(tmp_path))) == verdict("é0")
 
 
 def test_a_file_cut_at_any_byte_loses_only_the_line_that_was_cut(tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_a_cache_that_was_damaged_is_named_when_it_shows(tmp_path: Path) -> None
     data = bytearray(path.read_bytes())
     data[8192:] = random.Random(1).randbytes(len(data) - 8192)
     path.write_bytes(data)
-    with pytest.raises(RunError, match="cache cannot be used") as caught:  # noqa: PT012
+    with pytest.raises(RunError, match="cache cannot be used") as caught:
         cache = CompletionCache(path)
         for n in range(2000):
             cache.get(f"{n:064}")
