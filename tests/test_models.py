@@ -101,11 +101,11 @@ languages: English
     [
         ("licence: MIT", "license: MIT", 3, "did you mean 'licence'?"),
         ("  hub: me/mine", "  hubb: me/mine", 5, "did you mean 'hub'?"),
-        ("context: 100", "context: many", 7, "context: "),
-        ("title: Mine\n", "", 1, "title: field required"),
-        ("  hub: me/mine", "  hub: me/mine\n  pypi: {package: p}", 6, "field required"),
+        ("context: 100", "context: many", 7, "should be a whole number"),
+        ("title: Mine\n", "", 1, "'title' is missing"),
+        ("  hub: me/mine", "  hub: me/mine\n  pypi: {package: p}", 6, "'source.pypi.version' is missing"),
         ("  hub: me/mine", "  exclude: x", 4, "give one of hub and pypi"),
-        ("title: Mine", "title: [Mine", 3, "is not YAML"),
+        ("title: Mine", "title: [Mine", 3, "not valid YAML"),
         ("name: mine", "name: yours", 1, "name it 'mine'"),
     ],
 )
