@@ -18,7 +18,7 @@ out there as well would let a tight budget decide the verdict.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -225,6 +225,15 @@ class Grammar:
             for quota, shortest in zip(self.quotas, self._shortest, strict=True)
         ]
 
+    def state_after(self, text: bytes) -> int:
+        """The state that `text` leads to; KeyError when the grammar does not allow it."""
+        return self._number[self.index.walk(text)]
+
+    def tokens_at(self, state: int) -> list[int]:
+        """The tokens that the grammar allows at `state`, whatever is left."""
+        tokens: list[int] = self._rows[state].tokens.tolist()
+        return tokens
+
     def machine(self, budget: int) -> ClosingMachine:
         """A machine for one answer of at most `budget` tokens. Raises ValueError below `least`."""
         if budget < self.least:
@@ -240,11 +249,7 @@ class Grammar:
         """
         row = self._rows[state]
         needs, leaves = row.levels
-        key = (
-            state,
-            int(np.searchsorted(needs, left, "left")),
-            int(np.searchsorted(leaves, inside, "right")),
-        )
+        key = (state, bisect_left(needs, left), bisect_right(leaves, inside))
         packed = self._masks.get(key)
         if packed is None:
             affordable = row.need < left

@@ -77,24 +77,29 @@ def quotas(schema: Mapping[str, Any]) -> list[int]:
     return [schema[QUOTA]] if schema.get("type") == "string" and "enum" not in schema else []
 
 
-def openings(schema: Mapping[str, Any]) -> list[bytes]:
-    """For each free string, in the order of writing, one text that leads up to and into its opening quote."""
-    found: list[bytes] = []
+def leaves(schema: Mapping[str, Any]) -> list[tuple[tuple[str, ...], bytes, Mapping[str, Any]]]:
+    """Every part that is not an object, in the order of writing: the keys that lead to it, one text that may come
+    before it, and its own schema."""
+    found: list[tuple[tuple[str, ...], bytes, Mapping[str, Any]]] = []
 
-    def write(part: Mapping[str, Any], before: str) -> str:
+    def write(part: Mapping[str, Any], path: tuple[str, ...], before: str) -> str:
+        if part.get("type") == "object":
+            for i, (key, value) in enumerate(part["properties"].items()):
+                start = ("," if i else "{") + json.dumps(key, ensure_ascii=False) + ":"
+                before = write(value, (*path, key), before + start)
+            return before + "}"
+        found.append((path, before.encode(), part))
         if "enum" in part or "const" in part:
             return before + json.dumps(part["enum"][0] if "enum" in part else part["const"], ensure_ascii=False)
-        if part["type"] == "object":
-            for i, (key, value) in enumerate(part["properties"].items()):
-                before = write(value, before + ("," if i else "{") + json.dumps(key, ensure_ascii=False) + ":")
-            return before + "}"
-        if part["type"] == "string":
-            found.append((before + '"').encode())
-            return before + '"a"'
-        return before + "true"
+        return before + ('"a"' if part["type"] == "string" else "true")
 
-    write(schema, "")
+    write(schema, (), "")
     return found
+
+
+def openings(schema: Mapping[str, Any]) -> list[bytes]:
+    """For each free string, in the order of writing, one text that leads up to and into its opening quote."""
+    return [before + b'"' for _, before, part in leaves(schema) if QUOTA in part]
 
 
 def schema_regex(schema: Mapping[str, Any]) -> str:

@@ -33,9 +33,8 @@ async def answers_to(
     async def one(fields: Mapping[str, Any]) -> dict[str, Answer]:
         try:
             messages = spec.templates.messages(fields, spec.template_names)
-        except (
-            JudgeError
-        ) as error:  # the templates were tried when loaded: it is this record that does not fit them
+        except JudgeError as error:
+            # The templates were tried when the judge was loaded: it is this record that does not fit them.
             raise AskFailed("invalid_record", f"{error.where}: {error.what}") from None
         completion = await complete(Ask(messages=messages, schema=spec.answer_schema))
         try:
@@ -44,20 +43,30 @@ async def answers_to(
             raise AskFailed("engine_error", f"the answer is not valid: {error}") from None
 
     results = await asyncio.gather(*(one(fields) for fields in orders), return_exceptions=True)
-    failures = [result for result in results if isinstance(result, BaseException)]
-    for failure in failures:
-        if not isinstance(failure, AskFailed):
-            raise failure
-    if failures:
-        first = failures[0]
-        assert isinstance(first, AskFailed)
-        if len(failures) == len(orders):
-            raise first
-        raise AskFailed("incomplete", f"{len(failures)} of {len(orders)} asks failed: {first.why}")
-    return [result for result in results if not isinstance(result, BaseException)]
+    told: list[dict[str, Answer] | AskFailed] = []
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, AskFailed):
+            raise result
+        told.append(result)
+    return all_answered(told)
+
+
+def all_answered(told: Sequence[dict[str, Answer] | AskFailed]) -> list[dict[str, Answer]]:
+    """What the asks of one record were answered. Raises AskFailed: the first one when all failed, 'incomplete' when
+    only some did."""
+    failures = [result for result in told if isinstance(result, AskFailed)]
+    if not failures:
+        return [result for result in told if not isinstance(result, AskFailed)]
+    if len(failures) == len(told):
+        raise failures[0]
+    raise AskFailed("incomplete", f"{len(failures)} of {len(told)} asks failed: {failures[0].why}")
 
 
 def rationale_of(spec: JudgeSpec, answers: Mapping[str, Answer]) -> str | None:
-    """The texts of an answer, as one."""
-    texts = [answers[question.id].value for question in spec.asked if isinstance(question, TextQuestion)]
+    """The texts of an answer, as one. An imported answer may lack some."""
+    texts = [
+        answers[question.id].value
+        for question in spec.asked
+        if isinstance(question, TextQuestion) and question.id in answers
+    ]
     return "\n".join(texts) or None
