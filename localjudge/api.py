@@ -21,7 +21,7 @@ from localjudge.models import LocalModel, find_model
 from localjudge.paths import cache_dir
 from localjudge.records import BadRecord, Record, read_records
 from localjudge.rows import Source
-from localjudge.run.runner import Settings, judge_record, judge_stream, scan
+from localjudge.run.runner import Settings, check_budget, judge_record, judge_stream, label_plan, scan
 from localjudge.run.store import CompletionCache
 from localjudge.verdict import Verdict
 
@@ -86,6 +86,7 @@ async def _judge(
     spec: JudgeSpec, records: Records, model: str | LoadedModel, settings: Settings, cache_completions: bool
 ) -> list[Verdict]:
     source = Path(records) if isinstance(records, str | Path) else records
+    check_budget(spec, find_model(model) if isinstance(model, str) else model.model, settings)
     found = scan(source, spec, settings)
     completions = CompletionCache(cache_dir() / "completions.sqlite") if cache_completions else None
     try:
@@ -110,9 +111,10 @@ async def _judge_all(
 ) -> list[Verdict]:
     places: dict[str, int] = {}
     verdicts: list[Verdict | None] = [None] * total
+    plan = label_plan(spec, loaded.engine, settings)
 
     async def judge(record: Record | BadRecord) -> Verdict:
-        return await judge_record(spec, record, loaded.engine, loaded.model.name, settings, completions)
+        return await judge_record(spec, record, loaded.engine, loaded.model.name, settings, completions, plan)
 
     def keep(verdict: Verdict) -> None:
         verdicts[places[verdict.id]] = verdict
@@ -151,7 +153,7 @@ def judge_records(
 
     judge: a built-in judge's name, a judge's folder or file, or what `load_judge` gave. records: a file, or rows as
     mappings. model: what `load_model` gave, or a name or folder, which is loaded for this call alone. settings: the
-    fields of `localjudge.run.runner.Settings` (temperature, seed, max_tokens, mapping, limit, skip_invalid).
+    fields of `localjudge.run.runner.Settings` (mode, temperature, seed, max_tokens, mapping, limit, skip_invalid).
 
     Raises LocalJudgeError for what is wrong with any of them; what goes wrong with one record is in its verdict's
     `status`.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -21,8 +22,14 @@ app = typer.Typer(
 )
 judges = typer.Typer(help="List, show and check judges.", invoke_without_command=True)
 models = typer.Typer(help="List models, and bring the embedded one in.", invoke_without_command=True)
+Mode = Literal["explain", "score"]
 app.add_typer(judges, name="judges")
 app.add_typer(models, name="models")
+
+
+class EngineName(StrEnum):
+    vllm = "vllm"
+    transformers = "transformers"
 
 
 def main() -> NoReturn:
@@ -80,14 +87,27 @@ def run(
     skip_invalid: Annotated[
         bool, typer.Option("--skip-invalid", help="Keep bad records as invalid_record, judge the rest.")
     ] = False,
+    mode: Annotated[
+        Mode,
+        typer.Option(help="explain: a reason, then labels. score: only the labels' probabilities are read."),
+    ] = "explain",
+    min_mass: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="score: mark as unsure what puts less belief on any label.")
+    ] = 0.0,
+    min_confidence: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Mark as unsure what is less likely than this.")
+    ] = 0.0,
     temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = 0.0,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Most tokens an answer; the judge's own budgets otherwise.")
     ] = None,
+    engine: Annotated[
+        EngineName, typer.Option(help="vllm; or transformers, slower, where vLLM does not run or know the model.")
+    ] = EngineName.vllm,
     engine_arg: Annotated[
         list[str] | None,
-        typer.Option("--engine-arg", help="name=value: any of vLLM's arguments. Repeatable."),
+        typer.Option("--engine-arg", help="name=value: any of the engine's own arguments. Repeatable."),
     ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Share no completions with other runs.")] = False,
     retry_failed: Annotated[
@@ -107,6 +127,9 @@ def run(
     silence()
     spec = load_judge(judge, settings or [])
     chosen = Settings(
+        mode=mode,
+        min_mass=min_mass,
+        min_confidence=min_confidence,
         temperature=temperature,
         seed=seed,
         max_tokens=max_tokens,
@@ -121,9 +144,13 @@ def run(
     local = find_model(model)
 
     async def start() -> Any:
+        print(f"loading {local.name} ({local.path})", file=sys.stderr, flush=True)
+        if engine is EngineName.transformers:
+            from localjudge.engines.transformers import TransformersEngine
+
+            return await TransformersEngine.start(local, arguments, verbose=verbose)
         from localjudge.engines.vllm import VllmEngine
 
-        print(f"loading {local.name} ({local.path})", file=sys.stderr, flush=True)
         return await VllmEngine.start(local, arguments, verbose=verbose)
 
     job = Run(
@@ -155,6 +182,95 @@ def report(
     from localjudge.run.session import report_again
 
     print(report_again(directory))
+
+
+@app.command("import")
+def import_(
+    judge: Annotated[str, typer.Argument(help="The judge whose questions were answered: name, folder or file.")],
+    file: Annotated[
+        Path, typer.Argument(help="Records with answers, as `run` reads, or an OpenAI batch's output.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The run's folder.")],
+    mapping: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            help="question=field: where an answer is; also id, the judge's inputs, and preference_swapped: what "
+            "the swapped order of a pair was answered, in the record's own A and B. Repeatable.",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value: a setting of judge.yaml. Repeatable.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Import the first N records only.")] = None,
+    skip_invalid: Annotated[
+        bool, typer.Option("--skip-invalid", help="Keep what holds no judgement as invalid_record.")
+    ] = False,
+    form: Annotated[
+        str | None, typer.Option("--format", help="records or openai-batch; seen from the first row otherwise.")
+    ] = None,
+    model_name: Annotated[
+        str | None, typer.Option(help="Who judged; the mapped field's or the file's name otherwise.")
+    ] = None,
+) -> None:
+    """Make a run of judgements made elsewhere, by people or other judges.
+
+    A record needs an id and an answer to each question but texts; the judge's inputs may be absent. Labels are the
+    judge's own, to the letter, but a score may be "3" or 3.0. Flags are a list of codes, or true, false, yes or no
+    for each code.
+    """
+    from localjudge.judge.spec import load_judge
+    from localjudge.offline import silence
+    from localjudge.report.markdown import opening
+    from localjudge.run.importing import import_verdicts
+
+    silence()
+    summary = import_verdicts(
+        load_judge(judge, settings or []),
+        file,
+        out,
+        mapping=_pairs(mapping or [], "--map"),
+        limit=limit,
+        skip_invalid=skip_invalid,
+        form=form,
+        model_name=model_name,
+    )
+    print(opening(summary))
+    print(f"verdicts  {out / 'verdicts.jsonl'}\nsummary   {out / 'summary.json'}\nreport    {out / 'report.md'}")
+    if not summary.statuses["ok"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    directory: Annotated[Path, typer.Argument(help="A run's folder.")],
+    to: Annotated[str, typer.Option("--to", help="jsonl, parquet, hf, or openai-batch.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file, or for hf the folder, to write.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace it if it is there.")] = False,
+    model_name: Annotated[
+        str | None, typer.Option(help="openai-batch: the model to ask; the run's own otherwise.")
+    ] = None,
+    judge: Annotated[
+        str | None, typer.Option(help="openai-batch: the run's judge, if it has template files of its own.")
+    ] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="With --judge: its key=value.")] = None,
+) -> None:
+    """Write a run's verdicts as a flat table, one row each; or the requests that ask its judge elsewhere.
+
+    openai-batch writes the run's asks about its records; answers come back through `localjudge import`.
+    """
+    from localjudge.judge.spec import load_judge
+    from localjudge.offline import silence
+    from localjudge.run.export import export as write
+
+    silence()
+    if settings and not judge:
+        raise LocalJudgeError("there is no --judge to set it of", where="--set", fix="give --judge too")
+    spec = load_judge(judge, settings or []) if judge else None
+    done = write(directory, to, out, force=force, model_name=model_name, judge=spec)
+    print(f"{done.rows} rows  {out}")
+    if done.left_out:
+        print(f"left out: {done.left_out} records; the first is {done.first_left_out}", file=sys.stderr)
 
 
 @judges.callback()

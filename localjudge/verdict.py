@@ -15,10 +15,20 @@ class _Model(BaseModel):
 
 
 class Answer(_Model):
-    """One question's answer. distribution: label -> probability, where the engine read it."""
+    """One question's answer.
+
+    distribution: label -> probability, where the engine read it; of flags, code -> that it applies.
+    expected, sd: of a score that was read from probabilities, the mean and the standard deviation over its labels.
+    entropy: of the distribution, in bits. mass: how much of the model's belief was on any label at all; of several
+        reads the least.
+    """
 
     value: Any
     distribution: dict[str, float] | None = None
+    expected: float | None = None
+    sd: float | None = None
+    entropy: float | None = None
+    mass: float | None = None
 
 
 class Usage(_Model):
@@ -52,6 +62,8 @@ class Verdict(_Model):
     answers: question id -> answer.
     orders: what each order of a pair was answered, straight then swapped. Preferences are in the record's own A and
         B; the swapped order's texts are as they were written, with A and B exchanged.
+    order_gap: of a pair that was read from probabilities, how far the two orders are apart on A (0 to 1).
+    unsure: the label mass or the confidence was below what the run asked for; the verdict counts all the same.
     error: what went wrong, in one sentence, when status is not 'ok'.
     """
 
@@ -64,6 +76,8 @@ class Verdict(_Model):
     orders: list[dict[str, Answer]] | None = None
     rationale: str | None = None
     red_lines: list[str] = Field(default_factory=list)
+    order_gap: float | None = None
+    unsure: bool = False
     error: str | None = None
     judge: str
     model: str

@@ -66,11 +66,11 @@ def random_model(embedded: LocalModel, tmp_path_factory: pytest.TempPathFactory)
     return tiny_model(tmp_path_factory.mktemp("models") / "random")
 
 
-def _engine(loop: Loop, model: LocalModel) -> Iterator[Any]:
+def _engine(loop: Loop, model: LocalModel, **arguments: Any) -> Iterator[Any]:
     pytest.importorskip("vllm")
     from localjudge.engines.vllm import VllmEngine
 
-    engine = loop.run(VllmEngine.start(model))
+    engine = loop.run(VllmEngine.start(model, arguments))
     yield engine
     loop.run(engine.close())
 
@@ -83,5 +83,5 @@ def engine(loop: Loop, embedded: LocalModel) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def random_engine(loop: Loop, random_model: LocalModel) -> Iterator[Any]:
-    """Real vLLM with the random model."""
-    yield from _engine(loop, random_model)
+    """Real vLLM with the random model; it tells the probabilities of the whole vocabulary when asked."""
+    yield from _engine(loop, random_model, max_logprobs=-1)

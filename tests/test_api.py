@@ -18,7 +18,7 @@ from localjudge.api import LoadedModel
 from localjudge.engines.base import Ask, AskFailed
 from localjudge.errors import EngineError, JudgeError, ModelError, RecordsError, RunError
 from localjudge.run.runner import Settings
-from tests.scripted import ScriptedEngine, scripted_model
+from tests.scripted import ScriptedEngine, scripted_model, write_tokenizer
 
 ROWS = [{"id": f"t{i}", "question": f"Is {i} even?", "answer": f"It is number {i}."} for i in range(30)]
 
@@ -29,8 +29,14 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "completions.sqlite"
 
 
-def loaded(engine: ScriptedEngine | None = None) -> LoadedModel:
-    return LoadedModel(scripted_model(Path()), engine or ScriptedEngine())
+def loaded(engine: ScriptedEngine | None = None, path: Path = Path()) -> LoadedModel:
+    return LoadedModel(scripted_model(path), engine or ScriptedEngine())
+
+
+def by_name(monkeypatch: pytest.MonkeyPatch, load: Callable[..., Any]) -> None:
+    """A model called `scripted`, loaded so."""
+    monkeypatch.setattr(api, "find_model", lambda name: scripted_model(Path()))
+    monkeypatch.setattr(api, "_load", load)
 
 
 def backwards() -> ScriptedEngine:
@@ -129,7 +135,7 @@ def test_a_model_given_twice_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> 
         engines.append(ScriptedEngine(speed=arguments))
         return loaded(engines[-1])
 
-    monkeypatch.setattr(api, "_load", load)
+    by_name(monkeypatch, load)
     with localjudge.load_model("scripted", max_num_seqs=4) as model:
         for _ in range(2):
             judge_records("truthfulness", ROWS, model)
@@ -141,15 +147,16 @@ def test_a_model_given_twice_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert [engine.closed for engine in engines] == [1, 1]
 
 
-def test_settings_are_those_of_a_run() -> None:
+def test_settings_are_those_of_a_run(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
     engine = ScriptedEngine()
     seen: list[Ask] = []
-    engine.fails = seen.append  # type: ignore[assignment]
+    engine.fails = seen.append
     rows = [{"id": row["id"], "question": row["question"], "text": row["answer"]} for row in ROWS]
     judge_records(
         "truthfulness",
         rows,
-        loaded(engine),
+        loaded(engine, tmp_path),
         temperature=0.5,
         seed=7,
         max_tokens=99,
@@ -174,7 +181,7 @@ def test_completions_are_stored_unless_not_wanted(own_cache: Path) -> None:
 
 
 def test_a_bad_row_says_which(tmp_path: Path) -> None:
-    rows = [*ROWS[:4], {"id": "t4", "question": "Is 4 even?", "answer": 4}, *ROWS[5:]]
+    rows: list[dict[str, Any]] = [*ROWS[:4], {"id": "t4", "question": "Is 4 even?", "answer": 4}, *ROWS[5:]]
     with pytest.raises(
         RecordsError, match=r"1 of 30 records cannot be judged\n  records row 5: field 'answer' is 4"
     ):
@@ -239,7 +246,7 @@ def test_a_spoilt_cache_is_told_before_the_model_loads(own_cache: Path, monkeypa
     async def load(*_: Any) -> LoadedModel:
         raise AssertionError("it loads")
 
-    monkeypatch.setattr(api, "_load", load)
+    by_name(monkeypatch, load)
     with pytest.raises(RunError, match="cache cannot be used"):
         judge_records("truthfulness", ROWS, "scripted")
 

@@ -105,7 +105,10 @@ def records(tmp_path: Path) -> Path:
         ),
         ("run pairwise {pairs} -m {model} -o out --engine-arg x=[1", "--engine-arg: '[1' is not a YAML value"),
         ("run pairwise {pairs} -m {model} -o {records}/out", "answers.jsonl/out: the folder cannot be written"),
-        ("run pairwise {pairs} --modle {model} -o out", "No such option: --modle (Possible options: --model)"),
+        (
+            "run pairwise {pairs} --modle {model} -o out",
+            "No such option: --modle (Possible options: --mode, --model)",
+        ),
         (
             "run pairwise {pairs} -m {model} -o out --limit 0",
             "'--limit': Input should be greater than or equal to 1",

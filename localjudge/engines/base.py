@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -25,13 +25,16 @@ class Ask:
     schema: the JSON schema that the answer follows, in the subset of `decoding.grammar`; each free text
         carries its quota of tokens.
     budget: the most tokens to write; None is what the schema needs with every quota used up.
+    labels: where there are any, nothing is written: the completion tells how likely each of these is as the first
+        word of the answer, without a grammar. Each must be one token there (`Engine.one_token`).
     """
 
     messages: tuple[Message, ...]
-    schema: Mapping[str, Any]
+    schema: Mapping[str, Any] = field(default_factory=dict)
     budget: int | None = None
     temperature: float = 0.0
     seed: int = 0
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,9 @@ class Completion:
     """What came back. Token counts: prompt (of which `cached` were not computed again) and written.
 
     finish: the engine's own word for why it ended. Nothing trusts it.
+    distributions: question (or question.code of flags) -> label -> probability, for the labels that one token
+        decided; they sum to 1. Of an ask for labels: the one distribution, under ''.
+    mass: of an ask for labels, how much of the model's whole belief was on any of them.
     """
 
     text: str
@@ -47,6 +53,7 @@ class Completion:
     written_tokens: int
     finish: str
     distributions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    mass: float | None = None
 
 
 class AskFailed(Exception):
@@ -73,6 +80,9 @@ class Engine(Protocol):
     @property
     def provenance(self) -> Mapping[str, Any]:
         """Every setting, those that only change speed too; JSON values only."""
+
+    def one_token(self, labels: Sequence[str]) -> bool:
+        """Whether each of these labels is one token as the first word of an answer, and another one for each."""
 
     def key(self, ask: Ask) -> str:
         """A hash of all that decides the answer to `ask`: the same key, the same completion."""

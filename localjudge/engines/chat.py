@@ -139,3 +139,17 @@ class ChatEncoder:
                 ids += [*self.encode_text(run), part]
                 run = ""
         return ids + self.encode_text(run)
+
+    def label_ids(self, label: str) -> tuple[int, ...]:
+        """The ids that write `label`, with or without a blank before it, as the one first token of an answer."""
+        # What the template leaves open after its last control token decides how a first word is spelled.
+        rendered = self._render([{"role": "user", "content": "."}])
+        tail = self._split(rendered)[-1]
+        assert isinstance(tail, str)
+        before = self.encode_text(tail)
+        found = []
+        for spelled in (label, f" {label}"):
+            ids = self.encode_text(tail + spelled)
+            if ids[:-1] == before and ids[-1] not in found:
+                found.append(ids[-1])
+        return tuple(found)

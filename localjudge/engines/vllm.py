@@ -6,17 +6,13 @@ by `decoding.vllm_plugin`; here it is compiled once more to know the least budge
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import os
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +20,10 @@ from localjudge.decoding import vllm_plugin
 from localjudge.decoding.closing import Grammar
 from localjudge.engines.base import Ask, AskFailed, Completion
 from localjudge.engines.chat import ChatEncoder
+from localjudge.engines.inprocess import LONGEST_CONTEXT, AskCodec, check_torchvision, first_line
 from localjudge.errors import EngineError, LocalJudgeError, did_you_mean
 from localjudge.models import LocalModel
 from localjudge.offline import silence
-
-LONGEST_CONTEXT = 32_768
-"""A judge's prompts seldom need more, and the cache of a longer context would crowd out other requests."""
-
 
 SPEED_ONLY = {
     "gpu_memory_utilization",
@@ -76,19 +69,6 @@ def check_plugin() -> None:
     chosen = os.environ.get("VLLM_PLUGINS")
     if chosen is not None and "localjudge" not in chosen.split(","):
         os.environ["VLLM_PLUGINS"] = f"{chosen},localjudge".lstrip(",")
-
-
-def check_torchvision() -> None:
-    """Raise EngineError when torchvision is here but broken: transformers then fails far away, in riddles."""
-    if find_spec("torchvision") is None:
-        return
-    try:
-        import torchvision  # noqa: F401
-    except Exception as error:
-        raise EngineError(
-            f"the installed torchvision does not fit this torch: {first_line(error)}",
-            fix="pip uninstall -y torchvision torchaudio torchcodec (judging text needs none of them)",
-        ) from None
 
 
 def default_arguments(context: int, weights: int, gpus: list[int]) -> dict[str, Any]:
@@ -191,9 +171,6 @@ class VllmEngine:
         self._engine = engine
         self._log = log
         self._encoder = encoder
-        self._vocabulary = encoder.vocabulary()
-        self._grammars: dict[str, Grammar] = {}
-        self._compiling = threading.Lock()
         self._numbers = itertools.count()
         self.context: int = engine.model_config.max_model_len
         self.concurrency = 2 * int(engine.vllm_config.scheduler_config.max_num_seqs)
@@ -208,7 +185,8 @@ class VllmEngine:
             "arguments": {name: value for name, value in arguments.items() if name not in SPEED_ONLY},
         }
         self._provenance = {"arguments": dict(arguments)}
-        self._key_base = json.dumps(self._identity, sort_keys=True).encode()
+        self._codec = AskCodec(encoder, self.context, self._identity)
+        self._vocabulary = self._codec.vocabulary
 
     @classmethod
     async def start(
@@ -254,45 +232,60 @@ class VllmEngine:
         return self._provenance
 
     def key(self, ask: Ask) -> str:
-        asked = [
-            [[message.role, message.text] for message in ask.messages],
-            ask.schema,
-            ask.budget,
-            ask.temperature,
-            ask.seed if ask.temperature else 0,
-        ]
-        return hashlib.sha256(self._key_base + json.dumps(asked).encode()).hexdigest()
+        return self._codec.key(ask)
 
     def grammar(self, schema: Mapping[str, Any]) -> Grammar:
         """The schema compiled for this model; once a schema."""
-        key = json.dumps(schema)
-        with self._compiling:
-            if key not in self._grammars:
-                self._grammars[key] = Grammar(schema, self._vocabulary)
-            return self._grammars[key]
+        return self._codec.grammar(schema)
+
+    def one_token(self, labels: Sequence[str]) -> bool:
+        return self._codec.one_token(labels)
 
     async def complete(self, ask: Ask) -> Completion:
-        from vllm import SamplingParams, TokensPrompt
-        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
-        from vllm.v1.engine.exceptions import EngineDeadError
+        from vllm import SamplingParams
+        from vllm.sampling_params import StructuredOutputsParams
 
-        grammar = self.grammar(ask.schema)
-        prompt = self._encoder.encode(ask.messages)
-        budget = min(ask.budget or grammar.full, self.context - len(prompt))
-        if budget < grammar.least:
-            raise AskFailed(
-                "too_long",
-                f"the prompt takes {len(prompt)} tokens and the answer at least {grammar.least}; "
-                f"the context holds {self.context}",
-            )
+        if ask.labels:
+            return await self._read(ask)
+        prepared = self._codec.prepare(ask)
         parameters = SamplingParams(
             temperature=ask.temperature,
             seed=ask.seed if ask.temperature else None,
-            max_tokens=budget,
+            max_tokens=prepared.budget,
             detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            structured_outputs=StructuredOutputsParams(json=vllm_plugin.request_schema(dict(ask.schema), budget)),
+            logprob_token_ids=self._codec.label_tokens(prepared) or None,
+            structured_outputs=StructuredOutputsParams(
+                json=vllm_plugin.request_schema(dict(ask.schema), prepared.budget)
+            ),
         )
+        output = await self._generate(prepared.prompt, parameters)
+        written = output.outputs[0]
+        return self._codec.completion(
+            prepared,
+            written.token_ids,
+            written.finish_reason,
+            output.num_cached_tokens or 0,
+            _plain_logprobs(written.logprobs),
+        )
+
+    async def _read(self, ask: Ask) -> Completion:
+        """The labels' probabilities after the prompt, in one token and without a grammar."""
+        from vllm import SamplingParams
+
+        prompt = self._codec.label_prompt(ask)
+        tokens = [token for label in ask.labels for token in self._codec.label_ids(label)]
+        parameters = SamplingParams(temperature=0, max_tokens=1, detokenize=False, logprob_token_ids=tokens)
+        output = await self._generate(prompt, parameters)
+        [logprobs] = _plain_logprobs(output.outputs[0].logprobs)
+        return self._codec.reading(ask, prompt, logprobs, output.num_cached_tokens or 0)
+
+    async def _generate(self, prompt: list[int], parameters: Any) -> Any:
+        """vLLM's output for one request. Raises AskFailed, or EngineError when vLLM is gone."""
+        from vllm import TokensPrompt
+        from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        parameters.output_kind = RequestOutputKind.FINAL_ONLY
         request = f"ask-{next(self._numbers)}"
         try:
             outputs = [
@@ -310,21 +303,10 @@ class VllmEngine:
             raise AskFailed("engine_error", f"vLLM: {first_line(error)}") from error
         if not outputs or not outputs[-1].finished:
             raise AskFailed("engine_error", "vLLM gave no answer")
-        output = outputs[-1]
-        written = output.outputs[0]
-        if written.finish_reason not in ("stop", "length"):
-            raise AskFailed("engine_error", f"vLLM ended the answer with '{written.finish_reason}'")
-        try:
-            text = self._vocabulary.text(written.token_ids)
-        except UnicodeDecodeError as error:
-            raise AskFailed("engine_error", f"the answer is not UTF-8: {error}") from None
-        return Completion(
-            text=text,
-            prompt_tokens=len(prompt),
-            cached_tokens=output.num_cached_tokens or 0,
-            written_tokens=len(written.token_ids),
-            finish=written.finish_reason,
-        )
+        reason = outputs[-1].outputs[0].finish_reason
+        if reason not in ("stop", "length"):
+            raise AskFailed("engine_error", f"vLLM ended the answer with '{reason}'")
+        return outputs[-1]
 
     async def close(self) -> None:
         errored = self._engine.errored
@@ -333,6 +315,11 @@ class VllmEngine:
         self._engine.shutdown = lambda *_, **__: None
         if self._log and not errored:
             self._log.unlink(missing_ok=True)
+
+
+def _plain_logprobs(logprobs: Any) -> list[dict[int, float]]:
+    """vLLM's log-probabilities as plain numbers: a mapping for each token written."""
+    return [{token: entry.logprob for token, entry in place.items()} for place in logprobs or []]
 
 
 def _versions() -> dict[str, str]:
@@ -346,8 +333,3 @@ def _versions() -> dict[str, str]:
         "transformers": version("transformers"),
         "outlines_core": version("outlines_core"),
     }
-
-
-def first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

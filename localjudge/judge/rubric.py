@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from localjudge.judge.asking import Complete, answers_to, inputs_of, rationale_of
+from collections.abc import Sequence
+
+from localjudge.judge.asking import Complete, inputs_of, rationale_of
+from localjudge.judge.reading import Plan, tell
 from localjudge.judge.scoring import half_up, weighted_mean
 from localjudge.judge.spec import JudgeSpec
 from localjudge.records import Record
-from localjudge.verdict import Verdict
+from localjudge.verdict import Answer, Verdict
 
 
-async def judge(spec: JudgeSpec, record: Record, complete: Complete, model: str) -> Verdict:
-    """Judge one record. Raises AskFailed when its ask could not be answered."""
-    [answers] = await answers_to(spec, [inputs_of(spec, record)], complete)
+async def judge(
+    spec: JudgeSpec, record: Record, complete: Complete, model: str, plan: Plan | None = None
+) -> Verdict:
+    """Judge one record; with a plan, by reading its labels' probabilities. Raises AskFailed when an ask could not
+    be answered."""
+    return verdict_of(spec, record.id, await tell(spec, [inputs_of(spec, record)], complete, plan), model)
+
+
+def verdict_of(spec: JudgeSpec, record_id: str, told: Sequence[dict[str, Answer]], model: str) -> Verdict:
+    """What the answers to the one ask come to, whoever gave them. Texts may be absent."""
+    [answers] = told
     scores = {
         name: float(spec.scoring.values[name][answers[name].value])
         if name in spec.scoring.values
-        else float(answers[name].value)
+        else _number(answers[name])
         for name in spec.counted
     }
     red_lines = [code for name in spec.veto for code in answers[name].value]
@@ -27,7 +38,7 @@ async def judge(spec: JudgeSpec, record: Record, complete: Complete, model: str)
         mark = spec.scoring.pass_mark
         passed = not red_lines and (mark is None or overall >= mark)
     return Verdict(
-        id=record.id,
+        id=record_id,
         status="ok",
         overall=overall,
         passed=passed,
@@ -38,3 +49,8 @@ async def judge(spec: JudgeSpec, record: Record, complete: Complete, model: str)
         judge=spec.name,
         model=model,
     )
+
+
+def _number(answer: Answer) -> float:
+    """A score's value: the expected one where it was read from probabilities."""
+    return float(answer.value) if answer.expected is None else answer.expected

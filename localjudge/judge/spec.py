@@ -89,6 +89,7 @@ class JudgeSpec(BaseModel):
     orders: Literal["both", "single"] = "both"
 
     _templates: Templates = PrivateAttr()
+    _tail: Templates = PrivateAttr()
     _digest: str = PrivateAttr()
 
     @field_validator("version", mode="before")
@@ -290,6 +291,11 @@ class JudgeSpec(BaseModel):
     def templates(self) -> Templates:
         return self._templates
 
+    def tail(self, **names: Any) -> str:
+        """The end of the user's message when one question's labels are read: `question`, `code`, `meanings`,
+        `labels`."""
+        return self._tail.messages({}, names)[0].text
+
     @property
     def digest(self) -> str:
         """A hash of all that makes the judge what it is: its settings and its templates."""
@@ -319,6 +325,7 @@ class JudgeSpec(BaseModel):
                 for question in self.asked
             ],
             "answer_form": answer_form(self.asked),
+            "reading": False,
         }
 
     def warnings(self) -> list[str]:
@@ -411,6 +418,9 @@ def load_judge(name_or_path: str | Path, settings: Iterable[str] = ()) -> JudgeS
     sources = _template_sources(spec, document)
     known = {item.name for item in spec.inputs} | set(spec.template_names) | {"inputs"}
     spec._templates = Templates(sources, known)
+    tail = data_dir("prompts") / "_default" / f"read.{spec.language}.j2"
+    sources["read"] = Source(str(tail), 1, yamlfile.read_text(tail, JudgeError))
+    spec._tail = Templates({"user": sources["read"]}, ("question", "code", "meanings", "labels"))
     whole = {
         "spec": spec.model_dump(mode="json"),
         "templates": {role: source.text for role, source in sources.items()},

@@ -85,6 +85,8 @@ def opening(summary: Summary) -> str:
         said.append(f"Mean overall {number(mean.mean, mean)}{_in_brackets(mean)}, n = {mean.n:,}.")
     if summary.passed:
         said.append(f"{rate_of(summary.passed, 'passed')}.")
+    if summary.unsure:
+        said.append(f"{count(summary.unsure, 'verdict')} unsure, counted all the same.")
     return " ".join(said)
 
 

@@ -123,6 +123,7 @@ class Summary(_Model):
     histograms: dict[str, dict[str, int]]
     pairwise: Pairwise | None
     red_lines: dict[str, int]
+    unsure: int
     worst: list[Case]
     best: list[Case]
     undecided: list[Undecided]
@@ -304,6 +305,7 @@ def summarize(
     histograms = _empty_histograms(spec)
     pairs = _Pairs(spec) if spec.kind == "pairwise" else None
     red_lines = {code: 0 for name in spec.veto for code in histograms[name]}
+    unsure = 0
     worst, best = _Greatest(), _Greatest()
     failures: list[Failure] = []
     usage = Usage()
@@ -326,6 +328,7 @@ def summarize(
             value = verdict.answers[name].value
             for label in value if isinstance(value, list) else [value]:
                 histogram[str(label)] += 1
+        unsure += verdict.unsure
         for code in verdict.red_lines:
             red_lines[code] += 1
         if pairs:
@@ -347,6 +350,7 @@ def summarize(
         histograms=histograms,
         pairwise=pairs and pairs.result(total),
         red_lines=red_lines,
+        unsure=unsure,
         worst=worst.cases((overall.n + 1) // 2),
         best=best.cases(overall.n // 2),
         undecided=pairs.undecided if pairs else [],

@@ -10,12 +10,15 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import localjudge
+from localjudge.decoding.closing import Grammar
+from localjudge.decoding.vocabulary import Vocabulary
 from localjudge.engines.base import Ask, AskFailed, Completion, Engine
-from localjudge.errors import RecordsError, RunError
+from localjudge.errors import JudgeError, RecordsError, RunError
 from localjudge.judge import pairwise, rubric
+from localjudge.judge.reading import Plan, confidence, plan_labels
 from localjudge.judge.spec import JudgeSpec
 from localjudge.models import LocalModel
 from localjudge.paths import cache_dir
@@ -39,14 +42,22 @@ KINDS = {"rubric": rubric.judge, "pairwise": pairwise.judge}
 
 @dataclass(frozen=True)
 class Settings:
-    """How to judge. max_tokens: the most to write an ask, None for what the judge's own budgets need."""
+    """How to judge.
 
+    mode: 'explain' (a reason, then labels) or 'score' (nothing written, the labels' probabilities read).
+    max_tokens: the most to write an ask, None for what the judge's own budgets need.
+    min_mass, min_confidence: below these a verdict that was read is marked unsure.
+    """
+
+    mode: Literal["explain", "score"] = "explain"
     temperature: float = 0.0
     seed: int = 0
     max_tokens: int | None = None
     mapping: Mapping[str, str] = field(default_factory=dict)
     limit: int | None = None
     skip_invalid: bool = False
+    min_mass: float = 0.0
+    min_confidence: float = 0.0
 
 
 class _Asker:
@@ -88,17 +99,31 @@ async def judge_record(
     model: str,
     settings: Settings,
     cache: CompletionCache | None = None,
+    plan: Plan | None = None,
 ) -> Verdict:
-    """One record's verdict, whatever happens to its asks. Raises EngineError when no ask can be answered."""
+    """One record's verdict, whatever happens to its asks; with a plan, by reading labels.
+
+    Raises EngineError when no ask can be answered.
+    """
     if isinstance(record, BadRecord):
         error = f"{record.where}: {record.problem}"
         return Verdict(id=record.id, status="invalid_record", error=error, judge=spec.name, model=model)
     asker = _Asker(engine, cache, settings)
     try:
-        verdict = await KINDS[spec.kind](spec, record, asker, model)
+        verdict = await KINDS[spec.kind](spec, record, asker, model, plan)
     except AskFailed as failure:
         verdict = Verdict(id=record.id, status=failure.status, error=failure.why, judge=spec.name, model=model)
-    return verdict.model_copy(update={"usage": asker.usage})
+    unsure = any(
+        (answer.mass is not None and answer.mass < settings.min_mass)
+        or (answer.distribution is not None and confidence(answer) < settings.min_confidence)
+        for answer in verdict.answers.values()
+    )
+    return verdict.model_copy(update={"usage": asker.usage, "unsure": unsure})
+
+
+def label_plan(spec: JudgeSpec, engine: Engine, settings: Settings) -> dict[str, dict[str, str]] | None:
+    """How labels are shown to this model in score mode; None in explain mode. Raises JudgeError."""
+    return plan_labels(spec, engine.one_token) if settings.mode == "score" else None
 
 
 async def judge_stream(
@@ -128,13 +153,32 @@ def scan(path: Source, spec: JudgeSpec, settings: Settings) -> Scan:
     """Read the records through once. Raises RecordsError for bad ones, unless they are to be skipped."""
     found = scan_records(path, spec.inputs, mapping=settings.mapping, limit=settings.limit)
     if found.bad and not settings.skip_invalid:
-        shown = "\n  ".join(f"{bad.where}: {bad.problem}" for bad in found.first_bad)
+        alike: dict[str, list[BadRecord]] = {}
+        for bad in found.first_bad:
+            alike.setdefault(bad.problem, []).append(bad)
+        shown = "\n  ".join(
+            f"{first.where}: {problem}" + (f" (and {len(others)} like it)" if others else "")
+            for problem, (first, *others) in alike.items()
+        )
         more = f"\n  and {found.bad - len(found.first_bad)} more" if found.bad > len(found.first_bad) else ""
         raise RecordsError(
             f"{found.bad} of {found.total} records cannot be judged\n  {shown}{more}",
             fix="mend them, or judge the rest with --skip-invalid",
         )
     return found
+
+
+def check_budget(spec: JudgeSpec, model: LocalModel, settings: Settings) -> None:
+    """Raises JudgeError when max_tokens cannot hold the shortest answer, as this model's tokenizer spells it."""
+    if settings.max_tokens is None:
+        return
+    least = Grammar(spec.answer_schema, Vocabulary.from_folder(model.path)).least
+    if settings.max_tokens < least:
+        raise JudgeError(
+            f"{settings.max_tokens} tokens are too few for an answer to '{spec.name}'",
+            where="--max-tokens",
+            fix=f"give {least} or more; without it the judge's own budgets hold",
+        )
 
 
 @dataclass
@@ -175,12 +219,13 @@ class Run:
                 "chat_template": self.model.template_hash,
             },
             "records": {"digest": found.digest, "total": found.total},
-            "settings": {**settings, "mapping": dict(settings["mapping"]), "mode": "explain"},
+            "settings": {**settings, "mapping": dict(settings["mapping"])},
         }
 
     async def go(self) -> Summary:
         """Judge what is not judged yet, then summarise. Raises LocalJudgeError; verdicts reached are kept."""
         stamp = _stamp(self.records)
+        check_budget(self.spec, self.model, self.settings)
         found = scan(self.records, self.spec, self.settings)
         directory = RunDirectory(self.directory)
         try:
@@ -246,9 +291,11 @@ class Run:
                 if run["engine"] is not None:
                     self._refuse_changes("run of another engine", run["engine"]["identity"], identity)
                 run["engine"] = {"identity": identity, **engine.provenance}
+                plan = label_plan(self.spec, engine, self.settings)
+                run["labels"] = plan
                 directory.write_run(run)
                 directory.open(retry_failed=self.retry_failed)
-                await self._judge_with(engine, cache, directory, run, RunProgress(total, done))
+                await self._judge_with(engine, cache, directory, run, RunProgress(total, done), plan)
             finally:
                 await engine.close()
                 self.judging = False
@@ -260,9 +307,10 @@ class Run:
         directory: RunDirectory,
         run: dict[str, Any],
         progress: RunProgress,
+        plan: Plan | None,
     ) -> None:
         async def judge(record: Record | BadRecord) -> Verdict:
-            return await judge_record(self.spec, record, engine, self.model.name, self.settings, cache)
+            return await judge_record(self.spec, record, engine, self.model.name, self.settings, cache, plan)
 
         def keep(verdict: Verdict) -> None:
             # An engine process in the same terminal gets the same Ctrl-C, and fails its asks before we are done.

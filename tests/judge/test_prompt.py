@@ -16,7 +16,7 @@ from localjudge.judge.prompt import Source, Templates, fence
 from localjudge.judge.spec import load_judge
 from localjudge.paths import data_dir
 
-NAMES: dict[str, Any] = {"judge": {"task": "Judge it."}, "questions": [], "answer_form": "{}"}
+NAMES: dict[str, Any] = {"judge": {"task": "Judge it."}, "questions": [], "answer_form": "{}", "reading": False}
 
 
 def render(template: str, **fields: Any) -> str:

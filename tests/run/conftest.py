@@ -20,7 +20,7 @@ from localjudge.run.runner import Run, Settings
 from localjudge.run.store import read_verdicts
 from localjudge.verdict import Verdict
 from tests.conftest import REPOSITORY
-from tests.scripted import ScriptedEngine, scripted_model
+from tests.scripted import ScriptedEngine, scripted_model, write_tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +71,7 @@ class Job:
     said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        write_tokenizer(self.path)
         self.records = write_rows(self.path / "records.jsonl", self.rows)
         self.out = self.path / "out"
 

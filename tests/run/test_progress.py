@@ -9,7 +9,6 @@ import time
 import pytest
 from rich.console import Console
 
-from localjudge.run import progress
 from localjudge.run.progress import RunProgress
 
 
@@ -25,7 +24,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(progress.time, "monotonic", clock.monotonic)
+    monkeypatch.setattr("localjudge.run.progress.time.monotonic", clock.monotonic)
     return clock
 
 

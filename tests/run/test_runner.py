@@ -8,14 +8,14 @@ import gzip
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from localjudge.engines.base import Ask, AskFailed
-from localjudge.errors import EngineError, LocalJudgeError, RecordsError, RunError
+from localjudge.errors import EngineError, JudgeError, LocalJudgeError, RecordsError, RunError
 from localjudge.judge.spec import load_judge
 from localjudge.records import BadRecord, Record
 from localjudge.run.runner import judge_stream
@@ -34,7 +34,7 @@ def line_of(out: Path, name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def failing(status: Any, *texts: str) -> Any:
+def failing(status: Any, *texts: str) -> Callable[[Ask], AskFailed | None]:
     def fails(ask: Ask) -> AskFailed | None:
         return AskFailed(status, f"scripted {status}") if any(contains(text, ask) for text in texts) else None
 
@@ -87,7 +87,7 @@ def test_a_run_says_what_made_it(truth: Job) -> None:
 def test_the_settings_reach_every_ask(truth: Job) -> None:
     engine = ScriptedEngine()
     seen: list[Ask] = []
-    engine.fails = seen.append  # type: ignore[assignment]
+    engine.fails = seen.append
     truth.run(engine, temperature=0.7, seed=11, max_tokens=99, limit=4)
     assert {(ask.temperature, ask.seed, ask.budget) for ask in seen} == {(0.7, 11, 99)}
     assert [row["question"] for row in truth.rows[:4]] == [
@@ -110,6 +110,15 @@ def test_a_pair_is_asked_in_both_orders_at_once(pairs: Job) -> None:
     assert summary.usage.asks == 40
     assert summary.pairwise is not None
     assert summary.pairwise.n == 20
+
+
+def test_a_budget_that_holds_no_answer_is_told_before_anything_starts(truth: Job) -> None:
+    with pytest.raises(JudgeError, match="5 tokens are too few for an answer to 'truthfulness'") as caught:
+        truth.run(max_tokens=5)
+    least = len('{"rationale":"a","truthful":"no"}') + 1  # this model's tokens are bytes, and one ends the text
+    assert f"give {least} or more" in str(caught.value)
+    assert not truth.out.exists()
+    assert truth.run(max_tokens=least).statuses["ok"] == 30
 
 
 # Failures
@@ -380,7 +389,7 @@ def test_the_same_records_may_lie_elsewhere(truth: Job) -> None:
 
 
 def bad_rows(n: int, good: int = 5) -> list[dict[str, Any]]:
-    return [{"id": f"bad{i}", "question": f"{i}?"} for i in range(n)] + truth_rows(good)
+    return [{"id": f"bad{i}", "question": f"{i}?", "answer": i} for i in range(n)] + truth_rows(good)
 
 
 def test_bad_records_are_all_told_before_anything_starts(tmp_path: Path) -> None:
@@ -388,7 +397,8 @@ def test_bad_records_are_all_told_before_anything_starts(tmp_path: Path) -> None
     with pytest.raises(RecordsError, match="3 of 8 records cannot be judged") as caught:
         job.run()
     told = str(caught.value)
-    assert [f"records.jsonl:{n}: field 'answer' is missing" in told for n in (1, 2, 3, 4)] == [True] * 3 + [False]
+    assert [f"records.jsonl:{n + 1}: field 'answer' is {n}, not text" in told for n in range(3)] == [True] * 3
+    assert told.count("records.jsonl:") == 3
     assert "more" not in told
     assert "--skip-invalid" in told
     assert not job.out.exists()
@@ -404,6 +414,17 @@ def test_of_many_bad_records_twenty_are_told(tmp_path: Path) -> None:
     assert "and 5 more" in told
 
 
+def test_bad_records_that_are_bad_alike_are_told_once(tmp_path: Path) -> None:
+    alike = [{"id": f"alike{i}", "question": "?"} for i in range(12)]
+    job = Job(tmp_path, "truthfulness", [*alike, *bad_rows(1)])
+    with pytest.raises(RecordsError, match="13 of 18 records cannot be judged") as caught:
+        job.run()
+    told = str(caught.value)
+    assert "records.jsonl:1: field 'answer' is missing: the record has id, question (and 11 like it)" in told
+    assert "records.jsonl:13: field 'answer' is 0, not text" in told
+    assert told.count("records.jsonl:") == 2
+
+
 def test_bad_records_can_be_skipped_and_are_kept_as_such(tmp_path: Path) -> None:
     job = Job(tmp_path, "truthfulness", bad_rows(3))
     engine = ScriptedEngine()
@@ -412,7 +433,7 @@ def test_bad_records_can_be_skipped_and_are_kept_as_such(tmp_path: Path) -> None
     assert summary.statuses == {"ok": 5, "too_long": 0, "invalid_record": 3, "engine_error": 0, "incomplete": 0}
     told = line_of(job.out, "bad1")
     assert told["status"] == "invalid_record"
-    assert told["error"].startswith("records.jsonl:2: field 'answer' is missing")
+    assert told["error"].startswith("records.jsonl:2: field 'answer' is 1, not text")
     assert (told["overall"], told["usage"]["asks"]) == (None, 0)
 
 

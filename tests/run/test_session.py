@@ -49,7 +49,7 @@ def test_a_run_killed_twenty_times_ends_as_if_it_never_was(tmp_path: Path) -> No
     job = Job(tmp_path, "truthfulness", truth_rows(600))
     whole = job.expected()
     log = tmp_path / "asked"
-    slow = {"delay": 0.02, "concurrency": 6, "log": log}
+    slow = {"delay": 0.05, "concurrency": 6, "log": log}
     kill_at_random(job, random.Random(20), 20, True, **slow)
     assert 0 < len(by_id(job.out)) < 600
     finish(job.child(log=log))
@@ -65,7 +65,7 @@ def test_pairs_killed_again_and_again_end_as_if_they_never_were(tmp_path: Path, 
     job = Job(tmp_path, "pairwise", pair_rows(200))
     whole = job.expected()
     log = tmp_path / "asked"
-    kill_at_random(job, random.Random(8), 8, True, *options, delay=0.02, concurrency=3, log=log)
+    kill_at_random(job, random.Random(8), 8, True, *options, delay=0.04, concurrency=3, log=log)
     finish(job.child(*options, log=log))
     assert by_id(job.out) == whole
     assert len(asked(log)) == 400

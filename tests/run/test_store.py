@@ -15,12 +15,19 @@ import pytest
 
 from localjudge.engines.base import Completion
 from localjudge.errors import RunError
-from localjudge.run import store
 from localjudge.run.store import CompletionCache, RunDirectory, differences, read_verdicts, write_atomically
 from localjudge.verdict import STATUSES, Status, Verdict
 from tests.conftest import REPOSITORY
 
-RUN = {"judge": {}, "model": {}, "records": {}, "settings": {}, "engine": None, "spec": {}, "sessions": []}
+RUN: dict[str, Any] = {
+    "judge": {},
+    "model": {},
+    "records": {},
+    "settings": {},
+    "engine": None,
+    "spec": {},
+    "sessions": [],
+}
 COMPLETION = Completion('{"a":"勉强"}', 7, 3, 5, "stop", {"a": {"yes": 0.75, "no": 0.25}})
 
 
@@ -240,7 +247,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
     def no_room(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(store.os, "fsync", no_room)
+    monkeypatch.setattr(os, "fsync", no_room)
     with pytest.raises(RunError, match=r"summary.json: cannot be written: No space left on device"):
         write_atomically(path, "new")
     assert path.read_text() == "old"

@@ -1,0 +1,142 @@
+"""Score mode: nothing is written; each question is an ask of its own for the probabilities of its labels.
+
+The asks of one record share everything up to the question, so that all but the first find their prefix computed.
+Texts are not asked. A label that is not one token for the model is shown as a letter instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import string
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from localjudge.engines.base import Ask, AskFailed, Completion, Message
+from localjudge.errors import JudgeError
+from localjudge.judge.asking import Complete, all_answered, answers_to
+from localjudge.judge.questions import ChoiceQuestion, FlagsQuestion, Question, ScoreQuestion
+from localjudge.judge.scoring import entropy, expectation
+from localjudge.judge.spec import JudgeSpec
+from localjudge.verdict import Answer
+
+Plan = Mapping[str, Mapping[str, str]]
+"""Question -> label as it is shown to the model -> the question's own label."""
+
+FLAG = ("yes", "no")
+
+
+def own_labels(question: Question) -> list[str]:
+    """A question's labels as text; yes and no for each of its flags; none for a text."""
+    if isinstance(question, FlagsQuestion):
+        return list(FLAG)
+    return [str(label) for label in getattr(question, "labels", [])]
+
+
+def plan_labels(spec: JudgeSpec, one_token: Callable[[Sequence[str]], bool]) -> dict[str, dict[str, str]]:
+    """How each question's labels are shown to a model: as they are where each is one token, else as letters.
+
+    Raises JudgeError when not even letters will do.
+    """
+    plan = {}
+    for question in spec.questions:
+        labels = own_labels(question)
+        if not labels:
+            continue
+        letters = list(string.ascii_uppercase[: len(labels)])
+        shown = next((form for form in (labels, letters) if len(form) == len(labels) and one_token(form)), None)
+        if shown is None:
+            raise JudgeError(
+                f"the {len(labels)} labels of '{question.id}' cannot be read as single tokens of this model",
+                fix="give it at most 26 labels, or judge with --mode explain",
+            )
+        plan[question.id] = dict(zip(shown, labels, strict=True))
+    if not plan:
+        raise JudgeError(f"'{spec.name}' has no labels to read", fix="judge with --mode explain")
+    return plan
+
+
+def _meaning(question: Question, label: str) -> str:
+    if isinstance(question, ScoreQuestion):
+        return question.anchors.get(int(label), "")
+    return question.options.get(label, "") if isinstance(question, ChoiceQuestion) else ""
+
+
+def _tail(spec: JudgeSpec, question: Question, shown: Mapping[str, str], code: str | None) -> str:
+    """The end of the user's message: one question, and its labels."""
+    asked = f"{code}: {question.codes[code]}" if code and isinstance(question, FlagsQuestion) else ""
+    lines = []
+    for label, own in shown.items():
+        meaning = _meaning(question, own)
+        named = "" if label == own else own
+        if named or meaning:
+            lines.append(f"{label} = {': '.join(part for part in (named, meaning) if part)}")
+    return spec.tail(question=question.ask.strip(), code=asked, meanings=lines, labels=list(shown))
+
+
+def _answer(question: Question, read: Sequence[Completion], shown: Mapping[str, str]) -> Answer:
+    """One read, or one a code of flags, as an answer in the question's own labels."""
+    told = [{shown[label]: p for label, p in completion.distributions[""].items()} for completion in read]
+    mass = min(completion.mass or 0.0 for completion in read)
+    if isinstance(question, FlagsQuestion):
+        raised = {code: likely["yes"] for code, likely in zip(question.codes, told, strict=True)}
+        return Answer(value=[code for code, p in raised.items() if p > 0.5], distribution=raised, mass=mass)
+    [likely] = told
+    best = max(likely, key=likely.__getitem__)
+    bits = entropy(likely.values())
+    if isinstance(question, ScoreQuestion):
+        mean, sd = expectation({float(label): p for label, p in likely.items()})
+        return Answer(value=int(best), distribution=likely, expected=mean, sd=sd, entropy=bits, mass=mass)
+    return Answer(value=best, distribution=likely, entropy=bits, mass=mass)
+
+
+def confidence(answer: Answer) -> float:
+    """The probability of what was answered; of flags, that of the least certain code."""
+    likely = answer.distribution or {}
+    if isinstance(answer.value, list):
+        return min((max(p, 1 - p) for p in likely.values()), default=1.0)
+    return max(likely.values(), default=1.0)
+
+
+async def readings_of(
+    spec: JudgeSpec, orders: Sequence[Mapping[str, Any]], complete: Complete, plan: Plan
+) -> list[dict[str, Answer]]:
+    """Read every question's labels about each of these inputs. Raises AskFailed as `asking.answers_to` does."""
+
+    async def one(fields: Mapping[str, Any]) -> dict[str, Answer]:
+        try:
+            *before, user = spec.templates.messages(fields, {**spec.template_names, "reading": True})
+        except JudgeError as error:
+            raise AskFailed("invalid_record", f"{error.where}: {error.what}") from None
+
+        async def ask(question: Question, code: str | None) -> Completion:
+            shown = plan[question.id]
+            message = Message("user", f"{user.text}\n\n{_tail(spec, question, shown, code)}")
+            return await complete(Ask((*before, message), labels=tuple(shown)))
+
+        answers = {}
+        for question in spec.questions:
+            if question.id not in plan:
+                continue
+            codes = list(question.codes) if isinstance(question, FlagsQuestion) else [None]
+            # The first read fills the prefix cache that the others then find.
+            read = [await ask(question, codes[0])]
+            read += await asyncio.gather(*(ask(question, code) for code in codes[1:]))
+            answers[question.id] = _answer(question, read, plan[question.id])
+        return answers
+
+    results = await asyncio.gather(*(one(fields) for fields in orders), return_exceptions=True)
+    told: list[dict[str, Answer] | AskFailed] = []
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, AskFailed):
+            raise result
+        told.append(result)
+    return all_answered(told)
+
+
+async def tell(
+    spec: JudgeSpec, orders: Sequence[Mapping[str, Any]], complete: Complete, plan: Plan | None
+) -> list[dict[str, Answer]]:
+    """Answers about each of these inputs: read with a plan, written without one."""
+    if plan is None:
+        return await answers_to(spec, orders, complete)
+    return await readings_of(spec, orders, complete, plan)
