@@ -45,7 +45,7 @@ class Row(NamedTuple):
 def open_rows(path: Source) -> tuple[Iterator[Row], str, bool]:
     """The rows, what their numbers count, and whether the format has nothing but text."""
     if not isinstance(path, Path):
-        return (Row(number, dict(row)) for number, row in enumerate(path, 1)), "row", False
+        return (_row_in_memory(number, row) for number, row in enumerate(path, 1)), "row", False
     if path.is_dir():
         return _dataset(path), "row", False
     if not path.exists():
@@ -95,6 +95,12 @@ def _open(path: Path) -> BinaryIO:
 
 def _open_text(path: Path, newline: str) -> TextIO:
     return io.TextIOWrapper(_open(path), encoding="utf-8-sig", errors="surrogateescape", newline=newline)
+
+
+def _row_in_memory(number: int, row: Any) -> Row:
+    if isinstance(row, Mapping):
+        return Row(number, dict(row))
+    return Row(number, None, f"is {shown(row)}, not a mapping: give each record as a dict of its fields", repr(row))
 
 
 def up_to_damage(path: Source, rows: Iterator[Row]) -> Iterator[Row]:
@@ -371,7 +377,7 @@ def shown(value: Any) -> str:
     for kind, name in ((list, "a list"), (dict, "an object"), (bytes, "bytes")):
         if isinstance(value, kind):
             return name
-    text = f"'{value}'" if isinstance(value, str) else json.dumps(value)
+    text = f"'{value}'" if isinstance(value, str) else json.dumps(value, default=repr)
     return text if len(text) <= 60 else f"{text[:56]}...{text[-1]}"
 
 
@@ -391,10 +397,10 @@ _encoder = json.JSONEncoder(
 
 
 def canonical(value: Any) -> bytes:
-    """The same bytes for the same content. Empty for what JSON cannot hold: NaN, lone surrogates."""
+    """The same bytes for the same content. Empty for what JSON cannot hold: NaN, lone surrogates, dates."""
     try:
         return _encoder.encode(value).encode()
-    except (ValueError, RecursionError):
+    except (ValueError, TypeError, RecursionError):
         return b""
 
 
@@ -407,6 +413,8 @@ def not_json(value: Any) -> str:
             return f"field '{way}' is {shown(value)}, which is not JSON: write null, or leave it out"
         if isinstance(value, str) and SURROGATE.search(value):
             return f"field '{way}' has a lone surrogate, which is no character: take it out"
+        if not isinstance(value, str | int | float | bytes | list | tuple | dict | None):
+            return f"field '{way}' is a {type(value).__name__}, which is not JSON: make it text"
         for key, inner in inside(value):
             inner_way = f"{way}.{key}" if way else str(key)
             todo += [(inner_way, inner), (inner_way, key)]

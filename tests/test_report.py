@@ -18,7 +18,7 @@ from scipy import stats
 
 from localjudge.judge.scoring import share_of_a, vote, weighted_mean
 from localjudge.judge.spec import JudgeSpec, load_judge
-from localjudge.report.markdown import bars, cut, fold, markdown, plain
+from localjudge.report.markdown import bars, cut, fold, markdown, opening, plain
 from localjudge.report.summary import Summary, summarize, wilson
 from localjudge.verdict import STATUSES, Answer, Status, Usage, Verdict
 
@@ -248,11 +248,18 @@ def test_a_red_line_is_counted_and_is_never_among_the_best(tmp_path: Path) -> No
     assert "red lines: HARM, LIE" in text
 
 
-def test_speed_is_of_what_the_last_sitting_judged() -> None:
+def test_a_run_that_is_not_through_says_how_far_it_is() -> None:
+    verdicts = [graded(str(i), 3, 3, 3, 3) for i in range(8)]
+    assert opening(summarize(verdicts, QUALITY, records=30)).startswith("8 of 30 records so far, 8 of them judged.")
+    assert opening(summarize([], QUALITY, records=30)) == "None of 30 records judged so far."
+
+
+def test_speed_is_of_what_was_judged_in_the_time_told() -> None:
     verdicts = [graded(str(i), 3, 3, 3, 3) for i in range(8)]
     said = summarize(verdicts, QUALITY, seconds=2, judged=3)
     assert said.verdicts_per_second == 1.5
-    assert "3 verdicts in 2.0 s in the last sitting: 1.50 a second." in markdown(said, run_of(QUALITY))
+    told = "3 verdicts in 2.0 s in the sittings that ended by themselves: 1.50 a second."
+    assert told in markdown(said, run_of(QUALITY))
     assert summarize(verdicts, QUALITY, seconds=2).verdicts_per_second == 4
     assert summarize(verdicts, QUALITY).verdicts_per_second is None
 

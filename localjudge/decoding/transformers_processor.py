@@ -7,7 +7,6 @@ has the tokenizer look for control tokens in them, so that a candidate's `<|im_e
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -23,7 +22,7 @@ class Row:
     """One answer of a batch as it is written.
 
     budget: tokens, at least `grammar.least`. temperature: 0 takes the likeliest token. seed: of this row's own
-    chances, so that what is drawn depends neither on the other rows nor on the device.
+    chances, so that what is drawn does not depend on the other rows.
     watched: states of the machine -> tokens whose log-probabilities over the legal ones are wanted there.
     logprobs: those, before any temperature; one mapping a token written.
     stopped: nobody waits for this answer any more; it ends at the next step. May be set from any thread.
@@ -48,7 +47,13 @@ class Row:
         self.machine = self.grammar.machine(self.budget)
         self.ended = self.broken = False
         self.logprobs: list[dict[int, float]] = []
-        self.random = random.Random(self.seed)
+        self._chances: torch.Generator | None = None
+
+    def chances(self, device: torch.device) -> torch.Generator:
+        """This row's own source of random numbers."""
+        if self._chances is None:
+            self._chances = torch.Generator(device).manual_seed(self.seed)
+        return self._chances
 
     def watch(self, logits: torch.Tensor) -> None:
         """The legal tokens' logits at this step, those of others being minus infinity."""
@@ -113,17 +118,20 @@ class ClosingProcessor(OutlinesLogitsProcessor):  # type: ignore[misc]
         return logits
 
     def _draw(self, logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
-        """Logits that leave only the token drawn: the one at which the sum of the probabilities passes a random
-        share of the whole. Where they are not numbers at all, the likeliest, as at temperature 0."""
+        """Logits whose likeliest token is one drawn from the softmax of those given: Gumbel's noise is added.
+
+        Finding where the probabilities sum to a random share would need one random number, not one a token. But
+        then a change of the logits' last digits, as other rows bring about, moves the bounds of all tokens, and of
+        a flat softmax over 50,000 it would often draw another; here it must meet a tie.
+        """
+        noise = torch.empty_like(logits)
+        for own, row in zip(noise, rows, strict=True):
+            own.uniform_(generator=row.chances(logits.device))
+        noise.clamp_(min=2**-25).log_().neg_().log_().neg_()
         heat = torch.tensor([[row.temperature] for row in rows], device=logits.device)
-        likely = torch.softmax(logits / heat, dim=-1)
-        sums = likely.cumsum(-1, dtype=torch.float64)
-        share = torch.tensor([[row.random.random()] for row in rows], dtype=torch.float64, device=logits.device)
-        token = torch.searchsorted(sums, share * sums[:, -1:], right=True).clamp_(max=logits.shape[1] - 1)
-        # Rounding may lead to a token of no probability, and only those that are legal have any.
-        possible = likely.gather(1, token) > 0
-        token = torch.where(possible, token, logits.argmax(-1, keepdim=True))
-        return torch.full_like(logits, -torch.inf).scatter_(1, token, 0.0)
+        drawn = (logits - logits.amax(-1, keepdim=True)) / heat + noise
+        # Not what is illegal, should the largest be no number.
+        return torch.where(logits == -torch.inf, logits, drawn)
 
 
 class ReadingProcessor(OutlinesLogitsProcessor):  # type: ignore[misc]

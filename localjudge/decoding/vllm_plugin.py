@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -50,15 +51,18 @@ def request_schema(schema: dict[str, Any], budget: int) -> str:
     return json.dumps({**schema, MARK: {"budget": budget}}, ensure_ascii=False)
 
 
-def end_with_parent() -> None:
-    """End this process when the one that started it is gone.
+def follow_owner() -> None:
+    """Leave Ctrl-C to the process that an engine of ours belongs to, and end when it is gone.
 
-    vLLM's processes outlive an engine whose owner was killed, and keep its memory. Only those of an engine of ours
-    are watched: OWNER names its process.
+    A terminal sends Ctrl-C to vLLM's own processes as well, which would then fail in the midst of their work; and
+    they outlive an owner that was killed, and keep its memory. Other people's engines are left alone: OWNER names
+    ours.
     """
     owner = os.environ.get(OWNER)
     if owner is None or owner == str(os.getpid()):
         return
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = os.getppid()
 
     def watch() -> None:
@@ -71,7 +75,7 @@ def end_with_parent() -> None:
 
 def register() -> None:
     """Put our backend in the place of vLLM's outlines backend, once a process."""
-    end_with_parent()
+    follow_owner()
     if not is_known(vllm_version()):
         return
     from vllm.v1.structured_output import backend_outlines as stock

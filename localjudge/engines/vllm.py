@@ -112,8 +112,8 @@ def _quiet() -> None:
 
 
 @contextmanager
-def _stderr_to(log: Path | None) -> Iterator[None]:
-    """Send this process's stderr to a file for a while; processes started meanwhile keep it there for good.
+def _output_to(log: Path | None) -> Iterator[None]:
+    """Send this process's stdout and stderr to a file for a while; processes started meanwhile keep them there.
 
     Levels alone do not keep vLLM quiet: its processes write before their logging is set up, and its kernels write
     without any.
@@ -121,16 +121,20 @@ def _stderr_to(log: Path | None) -> Iterator[None]:
     if log is None:
         yield
         return
+    sys.stdout.flush()
     sys.stderr.flush()
-    kept = os.dup(2)
+    kept = os.dup(1), os.dup(2)
     try:
         with log.open("ab") as file:
+            os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
         yield
     finally:
+        sys.stdout.flush()
         sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+        for number, descriptor in enumerate(kept, 1):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
 
 
 def _prepare_cpu() -> None:
@@ -193,7 +197,7 @@ class VllmEngine:
         cls, model: LocalModel, arguments: Mapping[str, Any] | None = None, *, verbose: bool = False
     ) -> VllmEngine:
         """Load `model`. arguments: any of vLLM's engine arguments, over the defaults for this hardware. verbose:
-        leave vLLM's own log on stderr. Raises EngineError."""
+        leave vLLM's own log where it goes. Raises EngineError."""
         silence()
         os.environ[vllm_plugin.OWNER] = str(os.getpid())
         check_version()
@@ -204,7 +208,7 @@ class VllmEngine:
             handle, name = tempfile.mkstemp(prefix="localjudge-vllm-", suffix=".log")
             os.close(handle)
             log = Path(name)
-        with _stderr_to(log):
+        with _output_to(log):
             check_torchvision()
             import torch
 

@@ -62,8 +62,14 @@ def opening(summary: Summary) -> str:
     """The result in words, with what it stands on."""
     judged = summary.statuses["ok"]
     if not summary.total:
-        return "There were no records."
-    if judged == summary.total:
+        return (
+            f"None of {count(summary.records, 'record')} judged so far."
+            if summary.records
+            else "There were no records."
+        )
+    if summary.total < summary.records:
+        said = [f"{summary.total:,} of {count(summary.records, 'record')} so far, {judged:,} of them judged."]
+    elif judged == summary.total:
         said = [f"All {count(judged, 'record')} judged." if judged > 1 else "The one record was judged."]
     else:
         lost = [f"{n:,} {status}" for status, n in summary.statuses.items() if n and status != "ok"]

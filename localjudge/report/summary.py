@@ -110,11 +110,13 @@ class Summary(_Model):
     overall, scores: from ok verdicts alone; None and absent where there are none.
     histograms: question -> label -> verdicts, zeros included; flags count each code that was raised.
     worst, best: by overall, a raised red line below everything; worst first, best first; no record in both.
-    usage: of all verdicts. judged: those of the last sitting, which took `seconds`.
+    records: how many there are to judge; total: how many verdicts there are so far.
+    usage: of all verdicts. judged: those reached in the sittings that took `seconds`.
     """
 
     judge: str
     kind: str
+    records: int
     total: int
     statuses: dict[Status, int]
     overall: Mean | None
@@ -290,11 +292,16 @@ def _empty_histograms(spec: JudgeSpec) -> dict[str, dict[str, int]]:
 
 
 def summarize(
-    verdicts: Iterable[Verdict], spec: JudgeSpec, seconds: float | None = None, judged: int | None = None
+    verdicts: Iterable[Verdict],
+    spec: JudgeSpec,
+    seconds: float | None = None,
+    judged: int | None = None,
+    records: int | None = None,
 ) -> Summary:
     """Count verdicts, which may be a generator of millions.
 
-    seconds: how long the last sitting took. judged: how many verdicts it gave; by default all.
+    seconds: how long it took to reach `judged` of them, by default all. records: how many there are to judge, by
+    default as many as there are verdicts.
     """
     total = 0
     statuses = dict.fromkeys(STATUSES, 0)
@@ -342,6 +349,7 @@ def summarize(
     return Summary(
         judge=spec.name,
         kind=spec.kind,
+        records=total if records is None else records,
         total=total,
         statuses=statuses,
         overall=overall.mean(total),

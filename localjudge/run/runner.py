@@ -236,7 +236,9 @@ class Run:
     async def _go(self, directory: RunDirectory, found: Scan, stamp: Stamp | None) -> Summary:
         made_by = self._made_by(found)
         run = directory.read_run()
-        if run is None:
+        # What has judged nothing yet binds to nothing: its folder may be had for another judge or model.
+        done = directory.read_done(retry_failed=self.retry_failed) if directory.verdicts_file.exists() else 0
+        if run is None or not done:
             run = {
                 **made_by,
                 "localjudge": localjudge.__version__,
@@ -249,7 +251,6 @@ class Run:
             directory.write_run(run)
         else:
             self._refuse_changes("run that was made otherwise", {key: run[key] for key in made_by}, made_by)
-        done = directory.read_done(retry_failed=self.retry_failed)
         if done:
             self.say(f"{done} of {found.total} records are judged already")
         try:
@@ -347,7 +348,8 @@ def write_summary(directory: Path, spec: JudgeSpec, run: Mapping[str, Any]) -> S
     """Write summary.json and report.md from what is judged so far."""
     judged = sum(session["judged"] for session in run["sessions"])
     seconds = sum(session["seconds"] for session in run["sessions"])
-    summary = summarize(read_verdicts(directory), spec, seconds or None, judged or None)
+    records = run["records"]["total"]
+    summary = summarize(read_verdicts(directory), spec, seconds or None, judged or None, records)
     write_atomically(directory / "summary.json", summary.model_dump_json(indent=1) + "\n")
     write_atomically(directory / "report.md", markdown(summary, run))
     return summary

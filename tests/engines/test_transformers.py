@@ -14,6 +14,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from localjudge.decoding.closing import Grammar
+from localjudge.decoding.grammar import QUOTA
+from localjudge.decoding.vocabulary import Vocabulary
 from localjudge.engines.base import Ask, AskFailed, Message
 from localjudge.engines.transformers import TransformersEngine
 from localjudge.errors import EngineError
@@ -27,6 +30,12 @@ pytest.importorskip("outlines")
 
 HELLO = (Message("user", "Say anything."),)
 SCHEMA = load_judge("truthfulness").answer_schema
+AN_ANSWER = {
+    "type": "object",
+    "properties": {"why": {"type": "string", QUOTA: 5}, "label": {"enum": ["yes", "no"]}},
+    "required": ["why", "label"],
+    "additionalProperties": False,
+}
 ON_CPU = {"device": "cpu", "dtype": "float32"}
 
 
@@ -39,21 +48,24 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def started(loop: Loop, model: LocalModel, **arguments: Any) -> Iterator[TransformersEngine]:
-    engine = loop.run(TransformersEngine.start(model, {**ON_CPU, **arguments}))
+@pytest.fixture(scope="module")
+def engine(loop: Loop, random_model: LocalModel) -> Iterator[TransformersEngine]:
+    engine = loop.run(TransformersEngine.start(random_model, {**ON_CPU, "batch_size": 100}))
     yield engine
     loop.run(engine.close())
 
 
-@pytest.fixture(scope="module")
-def engine(loop: Loop, random_model: LocalModel) -> Iterator[TransformersEngine]:
-    yield from started(loop, random_model, batch_size=100)
-
-
 @pytest.fixture
-def fresh(loop: Loop, random_model: LocalModel) -> Iterator[TransformersEngine]:
-    """One that a test may break."""
-    yield from started(loop, random_model, batch_size=8)
+def fresh(loop: Loop, random_model: LocalModel, engine: Any) -> Iterator[TransformersEngine]:
+    """One that a test may break, of smaller batches, around the same loaded model."""
+
+    async def make() -> TransformersEngine:
+        arguments = {**engine.provenance["arguments"], "batch_size": 8}
+        return TransformersEngine(random_model, engine._writer, engine._encoder, arguments, engine.context)
+
+    fresh = loop.run(make())
+    yield fresh
+    loop.run(fresh.close())
 
 
 def all_of(loop: Loop, engine: Any, asks: list[Ask]) -> list[Any]:
@@ -357,3 +369,41 @@ def test_a_run_through_the_command_line(random_model: LocalModel, tmp_path: Path
     assert "Warning" not in finished.stderr
     assert [verdict.status for verdict in read_verdicts(out)] == ["ok"] * 3
     assert json.loads((out / "run.json").read_text())["engine"]["identity"]["engine"] == "transformers"
+
+
+# The logits processor alone
+
+
+def test_what_is_drawn_follows_the_probabilities() -> None:
+    from localjudge.decoding.transformers_processor import ClosingProcessor, Row
+
+    grammar = Grammar(AN_ANSWER, Vocabulary.of_bytes())
+    rows = [Row(grammar, grammar.least, temperature=2.0, seed=seed) for seed in range(4000)]
+    wanted = torch.tensor([0.5, 0.3, 0.0, 0.2])
+    chosen = ClosingProcessor(rows)._draw((2 * wanted.log()).repeat(4000, 1), rows).argmax(-1)
+    counts = torch.bincount(chosen, minlength=4) / 4000
+    assert counts.tolist() == pytest.approx(wanted.tolist(), abs=0.035)  # four deviations and more
+    assert counts[2] == 0
+
+
+@pytest.mark.parametrize("filler", [float("nan"), float("inf"), float("-inf"), 3e38, 0.0])
+@pytest.mark.parametrize("temperature", [0.0, 1e-30, 1.0])
+@pytest.mark.parametrize("width", [257, 300])
+def test_a_model_that_computes_nonsense_still_writes_a_valid_answer(
+    filler: float, temperature: float, width: int
+) -> None:
+    """Overflow in float16 gives such logits; and some models have more logits than their tokenizer has tokens."""
+    from localjudge.decoding.transformers_processor import ClosingProcessor, Row
+
+    grammar = Grammar(AN_ANSWER, Vocabulary.of_bytes())
+    rows = [Row(grammar, grammar.least + extra, temperature, seed=extra) for extra in range(3)]
+    processor = ClosingProcessor(rows)
+    ids = torch.zeros((3, 4), dtype=torch.long)
+    for _ in range(grammar.least + 4):
+        logits = processor(ids, torch.full((3, width), filler))
+        ids = torch.cat([ids, logits.argmax(-1, keepdim=True)], 1)
+    for row, written in zip(rows, ids[:, 4:].tolist(), strict=True):
+        assert row.ended
+        if filler != float("-inf"):  # where nothing is likelier than what is not legal, there is nothing to choose
+            assert not row.broken
+            jsonschema.validate(json.loads(grammar.vocabulary.text(written)), AN_ANSWER)
