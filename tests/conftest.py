@@ -83,5 +83,6 @@ def engine(loop: Loop, embedded: LocalModel) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def random_engine(loop: Loop, random_model: LocalModel) -> Iterator[Any]:
-    """Real vLLM with the random model; it tells the probabilities of the whole vocabulary when asked."""
-    yield from _engine(loop, random_model, max_logprobs=-1)
+    """Real vLLM with the random model, in float32, where rounding is too small to change which of two random
+    numbers is larger; it tells the probabilities of the whole vocabulary when asked."""
+    yield from _engine(loop, random_model, max_logprobs=-1, dtype="float32")

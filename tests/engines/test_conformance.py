@@ -31,23 +31,17 @@ Outcome = Completion | BaseException
 
 
 @pytest.fixture(scope="module")
-def engines(loop: Loop, random_model: LocalModel) -> Iterator[Engines]:
+def engines(loop: Loop, random_model: LocalModel, random_engine: Any) -> Iterator[Engines]:
     """Both on the CPU in float32, where rounding is too small to change which of two random numbers is larger."""
-    pytest.importorskip("vllm")
     torch = pytest.importorskip("torch")
     from localjudge.engines.transformers import TransformersEngine
-    from localjudge.engines.vllm import VllmEngine
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # matrices of this size only lose by being shared among threads
     arguments = {"dtype": "float32", "device": "cpu", "batch_size": 48}
-    both = {
-        "vllm": loop.run(VllmEngine.start(random_model, {"dtype": "float32"})),
-        "transformers": loop.run(TransformersEngine.start(random_model, arguments)),
-    }
-    yield both
-    for engine in both.values():
-        loop.run(engine.close())
+    transformers = loop.run(TransformersEngine.start(random_model, arguments))
+    yield {"vllm": random_engine, "transformers": transformers}
+    loop.run(transformers.close())
     torch.set_num_threads(threads)
 
 
