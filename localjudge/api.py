@@ -13,11 +13,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from localjudge.engines.base import Engine
 from localjudge.judge.spec import JudgeSpec, load_judge
 from localjudge.models import LocalModel, find_model
+from localjudge.offline import silence
 from localjudge.paths import cache_dir
 from localjudge.records import BadRecord, Record, read_records
 from localjudge.rows import Source
@@ -66,20 +67,24 @@ class LoadedModel:
         self.close()
 
 
-async def _load(model: str, engine_args: Mapping[str, Any]) -> LoadedModel:
+async def _load(model: str, engine: str, engine_args: Mapping[str, Any]) -> LoadedModel:
+    local = find_model(model)
+    if engine == "transformers":
+        from localjudge.engines.transformers import TransformersEngine
+
+        return LoadedModel(local, await TransformersEngine.start(local, engine_args))
     from localjudge.engines.vllm import VllmEngine
 
-    local = find_model(model)
     return LoadedModel(local, await VllmEngine.start(local, engine_args))
 
 
-def load_model(model: str, **engine_args: Any) -> LoadedModel:
-    """Load a model, by its folder or card's name, into vLLM. engine_args: any of vLLM's engine arguments.
+def load_model(model: str, *, engine: Literal["vllm", "transformers"] = "vllm", **engine_args: Any) -> LoadedModel:
+    """Load a model, by its folder or card's name, into an engine. engine_args: any of that engine's arguments.
 
-    Raises ModelError and EngineError. In a script, call it under `if __name__ == "__main__":`, since vLLM starts
-    its own process by importing the script anew.
+    While it loads, what this process prints goes to vLLM's log. Raises ModelError and EngineError. In a script,
+    call it under `if __name__ == "__main__":`, since vLLM starts its own process by importing the script anew.
     """
-    return _wait(_submit(_load(model, engine_args)))
+    return _wait(_submit(_load(model, engine, engine_args)))
 
 
 async def _judge(
@@ -90,7 +95,7 @@ async def _judge(
     found = scan(source, spec, settings)
     completions = CompletionCache(cache_dir() / "completions.sqlite") if cache_completions else None
     try:
-        loaded = await _load(model, {}) if isinstance(model, str) else model
+        loaded = await _load(model, "vllm", {}) if isinstance(model, str) else model
         try:
             return await _judge_all(spec, source, found.total, loaded, settings, completions)
         finally:
@@ -137,8 +142,9 @@ def _start(
     cache_completions: bool,
     settings: Mapping[str, Any],
 ) -> Future[list[Verdict]]:
+    silence()
     spec = judge if isinstance(judge, JudgeSpec) else load_judge(judge)
-    return _submit(_judge(spec, records, model, Settings(**settings), cache_completions))
+    return _submit(_judge(spec, records, model, Settings.of(**settings), cache_completions))
 
 
 def judge_records(

@@ -45,6 +45,11 @@ def main() -> NoReturn:
             raise
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        if debug:
+            raise
+        print(f"error: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
 
 
 @app.callback()
@@ -97,8 +102,10 @@ def run(
     min_confidence: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Mark as unsure what is less likely than this.")
     ] = 0.0,
-    temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = 0.0,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, max=2.0, help="0: the likeliest token each time; above: drawn at random.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="For what is drawn at random.")] = 0,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Most tokens an answer; the judge's own budgets otherwise.")
     ] = None,
@@ -126,7 +133,7 @@ def run(
 
     silence()
     spec = load_judge(judge, settings or [])
-    chosen = Settings(
+    chosen = Settings.of(
         mode=mode,
         min_mass=min_mass,
         min_confidence=min_confidence,

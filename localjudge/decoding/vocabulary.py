@@ -57,15 +57,19 @@ class Vocabulary:
     @classmethod
     def from_tokenizer_json(cls, text: str, eos: Iterable[int]) -> Vocabulary:
         """From the contents of a tokenizer.json. Raises ModelError for a kind that does not spell bytes."""
-        spec = json.loads(text)
-        model = spec["model"]
-        if model["type"] == "BPE":
+        try:
+            spec = json.loads(text)
+            model = spec["model"]
+            kind, _ = model["type"], model["vocab"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise ModelError(f"its tokenizer.json is not what tokenizers writes: {error!r}") from None
+        if kind == "BPE":
             ids: dict[str, int] = model["vocab"]
-        elif model["type"] == "Unigram":
+        elif kind == "Unigram":
             ids = {piece: i for i, (piece, _) in enumerate(model["vocab"])}
         else:
             raise ModelError(
-                f"a {model['type']} tokenizer cannot write arbitrary text",
+                f"a {kind} tokenizer cannot write arbitrary text",
                 fix="take a model with a BPE or Unigram tokenizer",
             )
         byte_level = any(
@@ -89,8 +93,11 @@ class Vocabulary:
     @classmethod
     def from_folder(cls, folder: Path) -> Vocabulary:
         """From a model's folder, without loading anything else of it."""
-        text = (folder / "tokenizer.json").read_text(encoding="utf-8")
-        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        try:
+            text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+            config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ModelError(f"its tokenizer cannot be read: {error}", where=str(folder)) from None
         eos = config.get("eos_token")
         eos = eos.get("content") if isinstance(eos, dict) else eos
         ids = [token["id"] for token in json.loads(text).get("added_tokens", []) if token["content"] == eos]

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from localjudge.decoding.vocabulary import Vocabulary
 from localjudge.engines.base import Message
 from localjudge.errors import ModelError
+from localjudge.offline import silence
 
 
 def without_control_tokens(tokenizer_json: str) -> tuple[Tokenizer, frozenset[int]]:
@@ -59,6 +60,7 @@ class ChatEncoder:
 
     def __init__(self, folder: Path) -> None:
         """Raises ModelError when the tokenizer or its chat template does not work."""
+        silence()
         from transformers import AutoTokenizer
 
         try:
@@ -113,7 +115,7 @@ class ChatEncoder:
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
         """The prompt's ids: those that the template itself would give, but that no text of a message can be read as
-        a control token."""
+        an added token, control or other."""
         texts = [message.text for message in messages]
         roles: list[str] = [message.role for message in messages]
         if not self._system_role and roles[:2] == ["system", "user"]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from localjudge import __version__
 from localjudge.decoding.closing import Grammar
 from localjudge.decoding.labels import MOST_TOKENS, LabelPlace, label_places, read_distributions, wanted_tokens
 from localjudge.engines.base import Ask, AskFailed, Completion
@@ -44,7 +45,8 @@ class AskCodec:
         self._grammars: dict[str, tuple[Grammar, list[LabelPlace]]] = {}
         self._compiling = threading.Lock()
         self._label_ids: dict[str, tuple[int, ...]] = {}
-        self._key_base = json.dumps(identity, sort_keys=True).encode()
+        # The version too: how a budget is shared out among texts is ours to change.
+        self._key_base = json.dumps([__version__, identity], sort_keys=True).encode()
 
     def key(self, ask: Ask) -> str:
         asked = [

@@ -22,6 +22,7 @@ from localjudge.engines.base import Ask, AskFailed, Completion
 from localjudge.engines.chat import ChatEncoder
 from localjudge.engines.inprocess import LONGEST_CONTEXT, AskCodec, check_torchvision, first_line
 from localjudge.errors import EngineError, LocalJudgeError, did_you_mean
+from localjudge.model_files import weight_files
 from localjudge.models import LocalModel
 from localjudge.offline import silence
 
@@ -38,6 +39,19 @@ SPEED_ONLY = {
     "swap_space",
 }
 """Arguments that decide how fast, not what: a run may go on with others. (max_model_len shows in `context`.)"""
+
+
+REFUSED = {
+    "allowed_local_media_path",
+    "hf_config_path",
+    "hf_token",
+    "logits_processors",
+    "reasoning_parser",
+    "tokenizer_revision",
+    "worker_cls",
+    "worker_extension_cls",
+}
+"""Arguments that would load code or files that were not checked, or get between the grammar and the model."""
 
 
 def check_version() -> str:
@@ -153,13 +167,18 @@ def _async_llm(model: LocalModel, arguments: Mapping[str, Any]) -> Any:
     fixed: dict[str, Any] = {
         "model": str(model.path),
         "tokenizer_mode": "hf",
+        "tokenizer": str(model.path),
         "generation_config": "vllm",
+        "config_format": "hf",
+        "load_format": "safetensors",
+        "trust_remote_code": False,
+        "logprobs_mode": "raw_logprobs",
         "structured_outputs_config": {"backend": "outlines"},
         "disable_log_stats": True,
     }
     known = AsyncEngineArgs.__dataclass_fields__
     for name in arguments:
-        if name in fixed:
+        if name in fixed or name in REFUSED:
             raise EngineError(f"the engine argument '{name}' is localjudge's own to set")
         if name not in known:
             raise EngineError(f"vLLM has no engine argument '{name}'", fix=did_you_mean(name, known))
@@ -170,7 +189,13 @@ class VllmEngine:
     """A running vLLM with one model. Make it with `start`; `close` it in the end."""
 
     def __init__(
-        self, model: LocalModel, engine: Any, encoder: ChatEncoder, arguments: Mapping[str, Any], log: Path | None
+        self,
+        model: LocalModel,
+        engine: Any,
+        encoder: ChatEncoder,
+        arguments: Mapping[str, Any],
+        device: str,
+        log: Path | None,
     ) -> None:
         self._engine = engine
         self._log = log
@@ -185,6 +210,7 @@ class VllmEngine:
             "model_fingerprint": model.fingerprint,
             "chat_template": model.template_hash,
             "context": self.context,
+            "device": device,
             "dtype": str(engine.model_config.dtype).removeprefix("torch."),
             "arguments": {name: value for name, value in arguments.items() if name not in SPEED_ONLY},
         }
@@ -199,7 +225,6 @@ class VllmEngine:
         """Load `model`. arguments: any of vLLM's engine arguments, over the defaults for this hardware. verbose:
         leave vLLM's own log where it goes. Raises EngineError."""
         silence()
-        os.environ[vllm_plugin.OWNER] = str(os.getpid())
         check_version()
         check_plugin()
         log = None
@@ -210,22 +235,30 @@ class VllmEngine:
             log = Path(name)
         with _output_to(log):
             check_torchvision()
-            import torch
+            from vllm.platforms import current_platform as platform
 
-            gpus = [torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count())]
+            # Asked of vLLM, which asks the driver: torch would take memory on the first GPU to tell.
+            count = platform.device_count() if platform.is_cuda() else 0
+            gpus = [platform.get_device_total_memory(i) for i in range(count)]
             if not gpus:
                 _prepare_cpu()
             encoder = ChatEncoder(model.path)
-            weights = sum(file.stat().st_size for file in model.path.glob("*.safetensors"))
+            weights = sum(file.stat().st_size for file in weight_files(model.path))
             chosen = {**default_arguments(model.context, weights, gpus), **(arguments or {})}
+            if model.vision:
+                chosen.setdefault("limit_mm_per_prompt", {"image": 0})
             try:
+                os.environ[vllm_plugin.OWNER] = str(os.getpid())
                 engine = _async_llm(model, {"use_tqdm_on_load": verbose, **chosen})
             except LocalJudgeError:
                 raise
             except Exception as error:
                 account = f"vLLM's own account is in {log}" if log else None
                 raise EngineError(f"vLLM could not start: {first_line(error)}", fix=account) from error
-        return cls(model, engine, encoder, chosen, log)
+            finally:
+                os.environ.pop(vllm_plugin.OWNER, None)  # its processes have it; another engine's must not
+            device = platform.get_device_name() if gpus else "cpu"
+        return cls(model, engine, encoder, chosen, device, log)
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -246,13 +279,12 @@ class VllmEngine:
         return self._codec.one_token(labels)
 
     async def complete(self, ask: Ask) -> Completion:
-        from vllm import SamplingParams
         from vllm.sampling_params import StructuredOutputsParams
 
         if ask.labels:
             return await self._read(ask)
         prepared = self._codec.prepare(ask)
-        parameters = SamplingParams(
+        parameters = _sampling(
             temperature=ask.temperature,
             seed=ask.seed if ask.temperature else None,
             max_tokens=prepared.budget,
@@ -274,11 +306,9 @@ class VllmEngine:
 
     async def _read(self, ask: Ask) -> Completion:
         """The labels' probabilities after the prompt, in one token and without a grammar."""
-        from vllm import SamplingParams
-
         prompt = self._codec.label_prompt(ask)
         tokens = [token for label in ask.labels for token in self._codec.label_ids(label)]
-        parameters = SamplingParams(temperature=0, max_tokens=1, detokenize=False, logprob_token_ids=tokens)
+        parameters = _sampling(temperature=0, max_tokens=1, detokenize=False, logprob_token_ids=tokens)
         output = await self._generate(prompt, parameters)
         [logprobs] = _plain_logprobs(output.outputs[0].logprobs)
         return self._codec.reading(ask, prompt, logprobs, output.num_cached_tokens or 0)
@@ -319,6 +349,16 @@ class VllmEngine:
         self._engine.shutdown = lambda *_, **__: None
         if self._log and not errored:
             self._log.unlink(missing_ok=True)
+
+
+def _sampling(**arguments: Any) -> Any:
+    """vLLM's parameters of one request. Raises AskFailed for what vLLM will not take."""
+    from vllm import SamplingParams
+
+    try:
+        return SamplingParams(**arguments)
+    except Exception as error:
+        raise AskFailed("engine_error", f"vLLM: {first_line(error)}") from error
 
 
 def _plain_logprobs(logprobs: Any) -> list[dict[int, float]]:

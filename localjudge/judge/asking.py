@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from localjudge.engines.base import Ask, AskFailed, Completion
 from localjudge.errors import JudgeError
@@ -13,6 +13,7 @@ from localjudge.judge.spec import JudgeSpec
 from localjudge.records import Record
 from localjudge.verdict import Answer
 
+T = TypeVar("T")
 Complete = Callable[[Ask], Awaitable[Completion]]
 
 
@@ -42,16 +43,21 @@ async def answers_to(
         except ValueError as error:
             raise AskFailed("engine_error", f"the answer is not valid: {error}") from None
 
-    results = await asyncio.gather(*(one(fields) for fields in orders), return_exceptions=True)
-    told: list[dict[str, Answer] | AskFailed] = []
-    for result in results:
+    return all_answered(await settled(one(fields) for fields in orders))
+
+
+async def settled(asks: Iterable[Awaitable[T]]) -> list[T | AskFailed]:
+    """Let every ask come to its end, so that what did succeed is kept for the next try. What is not a failure of
+    one ask is raised."""
+    told: list[T | AskFailed] = []
+    for result in await asyncio.gather(*asks, return_exceptions=True):
         if isinstance(result, BaseException) and not isinstance(result, AskFailed):
             raise result
         told.append(result)
-    return all_answered(told)
+    return told
 
 
-def all_answered(told: Sequence[dict[str, Answer] | AskFailed]) -> list[dict[str, Answer]]:
+def all_answered(told: Sequence[T | AskFailed]) -> list[T]:
     """What the asks of one record were answered. Raises AskFailed: the first one when all failed, 'incomplete' when
     only some did."""
     failures = [result for result in told if isinstance(result, AskFailed)]

@@ -13,7 +13,7 @@ from typing import Any
 
 from localjudge.engines.base import Ask, AskFailed, Completion, Message
 from localjudge.errors import JudgeError
-from localjudge.judge.asking import Complete, all_answered, answers_to
+from localjudge.judge.asking import Complete, all_answered, answers_to, settled
 from localjudge.judge.questions import ChoiceQuestion, FlagsQuestion, Question, ScoreQuestion
 from localjudge.judge.scoring import entropy, expectation
 from localjudge.judge.spec import JudgeSpec
@@ -97,40 +97,56 @@ def confidence(answer: Answer) -> float:
     return max(likely.values(), default=1.0)
 
 
+def tied(answer: Answer) -> bool:
+    """Whether two labels are likeliest: then the one given is no more than the first of them."""
+    likely = answer.distribution or {}
+    if isinstance(answer.value, list):
+        return any(abs(p - 0.5) < 1e-9 for p in likely.values())
+    best, second = ([*sorted(likely.values(), reverse=True), 0.0, 0.0])[:2]
+    return best - second < 1e-9
+
+
 async def readings_of(
     spec: JudgeSpec, orders: Sequence[Mapping[str, Any]], complete: Complete, plan: Plan
 ) -> list[dict[str, Answer]]:
     """Read every question's labels about each of these inputs. Raises AskFailed as `asking.answers_to` does."""
+    reads = [
+        (question, code)
+        for question in spec.questions
+        if question.id in plan
+        for code in (question.codes if isinstance(question, FlagsQuestion) else (None,))
+    ]
 
-    async def one(fields: Mapping[str, Any]) -> dict[str, Answer]:
+    async def about(fields: Mapping[str, Any]) -> list[Completion | AskFailed]:
         try:
             *before, user = spec.templates.messages(fields, {**spec.template_names, "reading": True})
         except JudgeError as error:
-            raise AskFailed("invalid_record", f"{error.where}: {error.what}") from None
+            return [AskFailed("invalid_record", f"{error.where}: {error.what}")] * len(reads)
 
         async def ask(question: Question, code: str | None) -> Completion:
             shown = plan[question.id]
             message = Message("user", f"{user.text}\n\n{_tail(spec, question, shown, code)}")
             return await complete(Ask((*before, message), labels=tuple(shown)))
 
-        answers = {}
-        for question in spec.questions:
-            if question.id not in plan:
-                continue
-            codes = list(question.codes) if isinstance(question, FlagsQuestion) else [None]
-            # The first read fills the prefix cache that the others then find.
-            read = [await ask(question, codes[0])]
-            read += await asyncio.gather(*(ask(question, code) for code in codes[1:]))
-            answers[question.id] = _answer(question, read, plan[question.id])
-        return answers
+        # The first read fills the prefix cache that the others then find.
+        first = await settled([ask(*reads[0])])
+        return first + await settled(ask(*read) for read in reads[1:])
 
-    results = await asyncio.gather(*(one(fields) for fields in orders), return_exceptions=True)
-    told: list[dict[str, Answer] | AskFailed] = []
-    for result in results:
-        if isinstance(result, BaseException) and not isinstance(result, AskFailed):
-            raise result
-        told.append(result)
-    return all_answered(told)
+    told = await asyncio.gather(*(about(fields) for fields in orders))
+    completions = iter(all_answered([read for reads_of_one in told for read in reads_of_one]))
+    answers = []
+    for _ in orders:
+        of: dict[str, list[Completion]] = {}
+        for question, _code in reads:
+            of.setdefault(question.id, []).append(next(completions))
+        answers.append(
+            {
+                question.id: _answer(question, of[question.id], plan[question.id])
+                for question in spec.questions
+                if question.id in of
+            }
+        )
+    return answers
 
 
 async def tell(

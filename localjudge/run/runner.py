@@ -10,15 +10,18 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import localjudge
 from localjudge.decoding.closing import Grammar
+from localjudge.decoding.grammar import follows
 from localjudge.decoding.vocabulary import Vocabulary
 from localjudge.engines.base import Ask, AskFailed, Completion, Engine
-from localjudge.errors import JudgeError, RecordsError, RunError
+from localjudge.errors import JudgeError, RecordsError, RunError, did_you_mean
 from localjudge.judge import pairwise, rubric
-from localjudge.judge.reading import Plan, confidence, plan_labels
+from localjudge.judge.reading import Plan, confidence, plan_labels, tied
 from localjudge.judge.spec import JudgeSpec
 from localjudge.models import LocalModel
 from localjudge.paths import cache_dir
@@ -40,8 +43,7 @@ from localjudge.verdict import Usage, Verdict
 KINDS = {"rubric": rubric.judge, "pairwise": pairwise.judge}
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(BaseModel):
     """How to judge.
 
     mode: 'explain' (a reason, then labels) or 'score' (nothing written, the labels' probabilities read).
@@ -49,15 +51,29 @@ class Settings:
     min_mass, min_confidence: below these a verdict that was read is marked unsure.
     """
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
     mode: Literal["explain", "score"] = "explain"
-    temperature: float = 0.0
-    seed: int = 0
-    max_tokens: int | None = None
-    mapping: Mapping[str, str] = field(default_factory=dict)
-    limit: int | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = 0.0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    mapping: dict[str, str] = Field(default_factory=dict)
+    limit: Annotated[int, Field(ge=1)] | None = None
     skip_invalid: bool = False
-    min_mass: float = 0.0
-    min_confidence: float = 0.0
+    min_mass: Annotated[float, Field(ge=0, le=1)] = 0.0
+    min_confidence: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+    @classmethod
+    def of(cls, **settings: Any) -> Settings:
+        """Raises RunError for what is not a setting, or not a value of one."""
+        try:
+            return cls(**settings)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = str(first["loc"][0])
+            fix = did_you_mean(name, cls.model_fields) if first["type"] == "extra_forbidden" else None
+            what = "is not a setting" if fix else f"cannot be {first['input']!r}: {first['msg'].lower()}"
+            raise RunError(f"'{name}' {what}", fix=fix) from None
 
 
 class _Asker:
@@ -80,7 +96,8 @@ class _Asker:
         reused = completion is not None
         if completion is None:
             completion = await self._engine.complete(ask)
-            if self._cache:
+            # What is not valid is not kept: tried again, it is asked again.
+            if self._cache and (ask.labels or follows(ask.schema, completion.text)):
                 self._cache.put(key, completion)
         self.usage = self.usage + Usage(
             asks=1,
@@ -116,6 +133,7 @@ async def judge_record(
     unsure = any(
         (answer.mass is not None and answer.mass < settings.min_mass)
         or (answer.distribution is not None and confidence(answer) < settings.min_confidence)
+        or (answer.mass is not None and tied(answer))
         for answer in verdict.answers.values()
     )
     return verdict.model_copy(update={"usage": asker.usage, "unsure": unsure})
@@ -170,7 +188,7 @@ def scan(path: Source, spec: JudgeSpec, settings: Settings) -> Scan:
 
 def check_budget(spec: JudgeSpec, model: LocalModel, settings: Settings) -> None:
     """Raises JudgeError when max_tokens cannot hold the shortest answer, as this model's tokenizer spells it."""
-    if settings.max_tokens is None:
+    if settings.max_tokens is None or settings.mode == "score":
         return
     least = Grammar(spec.answer_schema, Vocabulary.from_folder(model.path)).least
     if settings.max_tokens < least:
@@ -204,7 +222,6 @@ class Run:
 
     def _made_by(self, found: Scan) -> dict[str, Any]:
         """What decides the verdicts, as far as it is known before the engine starts."""
-        settings = dataclasses.asdict(self.settings)
         return {
             "judge": {
                 "name": self.spec.name,
@@ -219,7 +236,7 @@ class Run:
                 "chat_template": self.model.template_hash,
             },
             "records": {"digest": found.digest, "total": found.total},
-            "settings": {**settings, "mapping": dict(settings["mapping"])},
+            "settings": self.settings.model_dump(),
         }
 
     async def go(self) -> Summary:
@@ -349,7 +366,10 @@ def write_summary(directory: Path, spec: JudgeSpec, run: Mapping[str, Any]) -> S
     judged = sum(session["judged"] for session in run["sessions"])
     seconds = sum(session["seconds"] for session in run["sessions"])
     records = run["records"]["total"]
-    summary = summarize(read_verdicts(directory), spec, seconds or None, judged or None, records)
+    try:
+        summary = summarize(read_verdicts(directory), spec, seconds or None, judged or None, records)
+    except KeyError as error:
+        raise RunError(f"a verdict does not fit the judge in run.json: {error}", where=str(directory)) from None
     write_atomically(directory / "summary.json", summary.model_dump_json(indent=1) + "\n")
     write_atomically(directory / "report.md", markdown(summary, run))
     return summary

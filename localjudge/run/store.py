@@ -144,9 +144,10 @@ class RunDirectory:
             return None
         try:
             run: dict[str, Any] = json.loads(self.run_file.read_text(encoding="utf-8"))
-            if not isinstance(run, dict) or not run.keys() >= _RUN_KEYS:
+            whole = isinstance(run, dict) and run.keys() >= _RUN_KEYS
+            if not whole or not all(session.keys() >= {"judged", "seconds"} for session in run["sessions"]):
                 raise ValueError("it is not what a run writes")
-        except ValueError as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise RunError(
                 f"run.json is broken: {error}", where=str(self.run_file), fix="give another -o, or restore it"
             ) from None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from localjudge.decoding.grammar import check_schema, openings, quotas, schema_regex
+from localjudge.decoding.grammar import check_schema, follows, openings, quotas, schema_regex
 from localjudge.errors import JudgeError
 
 TEXT = {"type": "string", "x-tokens": 5}
@@ -70,6 +70,24 @@ def test_the_regex_has_no_optional_white_space_and_spells_labels_as_json() -> No
         assert regex.fullmatch(answer), answer
     assert not regex.fullmatch('{"flag": false, "label": 3}')
     assert not regex.fullmatch('{"flag":false,"label":33}')
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [
+        ('{"why":"x","n":1,"flag":true}', True),
+        ('{"why":"x","n":1,"flag":true', False),
+        ('{"n":1,"why":"x","flag":true}', False),
+        ('{"why":"","n":1,"flag":true}', False),
+        ('{"why":"x","n":3,"flag":true}', False),
+        ('{"why":"x","n":true,"flag":true}', False),
+        ('{"why":"x","n":1,"flag":"true"}', False),
+        ('{"why":"x","n":1,"flag":true,"more":1}', False),
+        ("[" * 100_000, False),
+    ],
+)
+def test_what_follows_a_schema_is_told_from_what_does_not(text: str, valid: bool) -> None:
+    assert follows(an_object(why=TEXT, n={"enum": [1, 2]}, flag={"type": "boolean"}), text) is valid
 
 
 def test_quotas_and_openings_follow_the_order_of_writing() -> None:

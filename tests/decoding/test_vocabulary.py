@@ -67,6 +67,12 @@ def test_a_wordpiece_tokenizer_is_refused() -> None:
         Vocabulary.from_tokenizer_json(tokenizer.to_str(), [0])
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"model": {"vocab": {}}}', '{"model": 3}'])
+def test_what_is_no_tokenizer_is_told_so(text: str) -> None:
+    with pytest.raises(ModelError, match=r"tokenizer\.json"):
+        Vocabulary.from_tokenizer_json(text, [0])
+
+
 def test_a_tokenizer_without_an_end_is_refused() -> None:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.train_from_iterator(["ab ab"], trainers.BpeTrainer(vocab_size=10))

@@ -13,10 +13,10 @@ import pytest
 from localjudge.engines.base import Ask, AskFailed, Completion
 from localjudge.errors import JudgeError
 from localjudge.judge import pairwise, rubric
-from localjudge.judge.reading import confidence, plan_labels
+from localjudge.judge.reading import confidence, plan_labels, tied
 from localjudge.judge.spec import JudgeSpec, load_judge
 from localjudge.records import Record
-from localjudge.verdict import Verdict
+from localjudge.verdict import Answer, Verdict
 
 QUALITY = {"correctness": 0.4, "instruction_following": 0.3, "completeness": 0.2, "clarity": 0.1}
 PAIR = Record("p", {"instruction": "Say hi.", "response_a": "Hi!", "response_b": "No."}, "here:1")
@@ -163,6 +163,30 @@ def test_a_failed_read_fails_as_a_failed_ask_does() -> None:
     with pytest.raises(AskFailed) as caught:
         judged(pairwise, load_judge("pairwise"), PAIR, complete)
     assert caught.value.status == "incomplete"
+
+
+def test_one_failed_read_among_several_is_incomplete() -> None:
+    asked: list[str] = []
+
+    async def complete(ask: Ask) -> Completion:
+        asked.append(user(ask))
+        if len(asked) == 3:
+            raise AskFailed("too_long", "no room")
+        return Completion("", 10, 0, 1, "labels", {"": dict.fromkeys(ask.labels, 0.2)}, 1.0)
+
+    with pytest.raises(AskFailed) as caught:
+        judged(
+            rubric, load_judge("answer-quality"), Record("r", {"instruction": "i", "response": "r"}, ""), complete
+        )
+    assert caught.value.status == "incomplete"
+    assert "1 of 4" in caught.value.why
+    assert len(asked) == 4
+
+
+def test_a_tie_is_noticed() -> None:
+    assert tied(Answer(value="yes", distribution={"yes": 0.5, "no": 0.5}))
+    assert tied(Answer(value=["R1"], distribution={"R1": 0.9, "R2": 0.5}))
+    assert not tied(Answer(value=1, distribution={"1": 0.4, "2": 0.3, "3": 0.3}))
 
 
 def test_templates_of_one_s_own_get_the_question_at_their_end(tmp_path: Path) -> None:

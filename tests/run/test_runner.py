@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from localjudge.engines.base import Ask, AskFailed
+from localjudge.engines.base import Ask, AskFailed, Completion
 from localjudge.errors import EngineError, JudgeError, LocalJudgeError, RecordsError, RunError
 from localjudge.judge.spec import load_judge
 from localjudge.records import BadRecord, Record
-from localjudge.run.runner import judge_stream
+from localjudge.run.runner import Settings, judge_stream
 from localjudge.run.store import read_verdicts
 from localjudge.verdict import Verdict
 from tests.run.child import contains
@@ -595,5 +596,42 @@ def test_what_fails_because_the_run_stops_is_no_failure(truth: Job) -> None:
 
 
 def test_settings_cannot_be_changed_under_way(truth: Job) -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(ValidationError):
         truth.prepare().settings.temperature = 1.0  # type: ignore[misc]
+
+
+def test_an_answer_that_is_not_valid_is_asked_again_and_not_kept(truth: Job) -> None:
+    """Cut JSON in the cache would be served for ever, to every run that shares it."""
+
+    class CutsItShort(ScriptedEngine):
+        async def complete(self, ask: Ask) -> Completion:
+            completion = await super().complete(ask)
+            return dataclasses.replace(completion, text=completion.text[:-3])
+
+    assert truth.run(CutsItShort()).statuses["engine_error"] == 30
+    engine = ScriptedEngine()
+    assert truth.run(engine, retry_failed=True).statuses["ok"] == 30
+    assert sum(engine.asked.values()) == 30
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"mode": "scores"}, "'mode' cannot be 'scores'"),
+        ({"temperature": -1}, "'temperature' cannot be -1"),
+        ({"temperature": float("nan")}, "'temperature' cannot be nan"),
+        ({"limit": 0}, "'limit' cannot be 0"),
+        ({"temprature": 0.5}, "did you mean 'temperature'?"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(RunError) as caught:
+        Settings.of(**settings)
+    assert says in str(caught.value)
+
+
+def test_score_mode_writes_nothing_and_so_needs_no_budget(truth: Job) -> None:
+    summary = truth.run(mode="score", max_tokens=1)
+    assert summary.statuses["ok"] == 30
+    labels = json.loads((truth.out / "run.json").read_text())["labels"]
+    assert labels == {"truthful": {"A": "yes", "B": "no"}}
