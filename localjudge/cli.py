@@ -311,8 +311,9 @@ def judges_check(
 ) -> None:
     """Validate a judge; print its verdict schema, token budgets and warnings."""
     from localjudge.judge.show import check
+    from localjudge.models import vocabulary_of
 
-    print(check(judge, settings or [], model))
+    print(check(judge, settings or [], *vocabulary_of(model)))
 
 
 @models.callback()

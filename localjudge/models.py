@@ -13,7 +13,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, model_validator
@@ -22,6 +22,9 @@ from localjudge import yamlfile
 from localjudge.errors import ModelError, did_you_mean
 from localjudge.model_files import MANIFEST, chat_template, check_folder, fingerprint, hash_files, read_json
 from localjudge.paths import cache_dir, data_dir
+
+if TYPE_CHECKING:
+    from localjudge.decoding.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -144,6 +147,19 @@ def find_model(name_or_path: str, *, needs_chat_template: bool = True) -> LocalM
             f"  then copy that folder here and give its path",
         )
     raise ModelError(f"no model is called '{name_or_path}'", fix=did_you_mean(name_or_path, known))
+
+
+def vocabulary_of(name: str | None) -> tuple[Vocabulary, str]:
+    """How a model counts tokens, and its name. Without one: the embedded model's way or, where that is not here, a
+    token a byte, which is the most."""
+    from localjudge.decoding.vocabulary import Vocabulary
+
+    if name is not None:
+        return Vocabulary.from_folder(find_model(name).path), name
+    try:
+        return Vocabulary.from_folder(find_model("smollm2-135m").path), "smollm2-135m"
+    except ModelError:
+        return Vocabulary.of_bytes(), "one token a byte, the most it could be"
 
 
 def locate(card: ModelCard) -> Path | None:

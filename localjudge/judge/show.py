@@ -6,9 +6,7 @@ import json
 from collections.abc import Iterable
 
 from localjudge.decoding.vocabulary import Vocabulary
-from localjudge.errors import ModelError
 from localjudge.judge.spec import JudgeSpec, load_judge
-from localjudge.models import find_model
 
 
 def show(judge: str, settings: Iterable[str]) -> str:
@@ -49,22 +47,14 @@ def _overall(spec: JudgeSpec) -> str:
     return mean + passes + (f"; fails by any of {', '.join(spec.veto)}" if spec.veto else "")
 
 
-def check(judge: str, settings: Iterable[str], model: str | None) -> str:
-    """A judge's answer schema, its least and set token budgets as `model` counts tokens, and warnings.
+def check(judge: str, settings: Iterable[str], vocabulary: Vocabulary, counted: str) -> str:
+    """A judge's answer schema, its least and set token budgets in this vocabulary, and warnings.
 
-    Without a model: as the embedded one counts, or, where that is not here, a token a byte, which is the most.
+    counted: whose vocabulary it is, in words.
     """
     from localjudge.decoding.closing import Grammar
 
     spec = load_judge(judge, settings)
-    if model is not None:
-        vocabulary, counted = Vocabulary.from_folder(find_model(model).path), model
-    else:
-        try:
-            vocabulary = Vocabulary.from_folder(find_model("smollm2-135m").path)
-            counted = "smollm2-135m"
-        except ModelError:
-            vocabulary, counted = Vocabulary.of_bytes(), "one token a byte, the most it could be"
     grammar = Grammar(spec.answer_schema, vocabulary)
     lines = [
         f"{spec.name} {spec.version} is a valid {spec.kind} judge ({spec.digest[:12]})",

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from pydantic import ValidationError
-
 from localjudge.decoding.grammar import QUOTA
 from localjudge.errors import JudgeError, LocalJudgeError, RecordsError, RunError, did_you_mean
 from localjudge.judge import pairwise
@@ -29,6 +27,7 @@ from localjudge.judge.questions import FlagsQuestion, ScoreQuestion, TextQuestio
 from localjudge.judge.spec import JudgeSpec, judge_names, load_judge
 from localjudge.records import BadRecord, read_records, scan_records
 from localjudge.run.importing import SWAPPED_ID
+from localjudge.run.runner import judge_of
 from localjudge.run.store import RunDirectory, read_verdicts
 from localjudge.verdict import Answer, Verdict
 
@@ -90,7 +89,7 @@ def export(
             with _replacing(out) as temporary:
                 rows = _write_lines(temporary, out, asks.requests())
             return Exported(rows, asks.left_out, asks.first_left_out)
-        spec = _spec_of(held, run)
+        spec = judge_of(held.path, run)
         table = _Table(columns(spec, _labels(spec, read_verdicts(directory))), directory)
         with _replacing(out) as temporary:
             if form == "jsonl":
@@ -150,18 +149,6 @@ def _write_lines(path: Path, named: Path, rows: Iterable[Mapping[str, Any]]) -> 
             file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
             count += 1
     return count
-
-
-def _spec_of(held: RunDirectory, run: Mapping[str, Any]) -> JudgeSpec:
-    """The judge in run.json, without its templates."""
-    try:
-        return JudgeSpec.model_validate(run["spec"])
-    except ValidationError as error:
-        raise RunError(
-            f"run.json holds a judge that this localjudge does not know: {error.errors()[0]['msg'].lower()}",
-            where=str(held.run_file),
-            fix=f"use localjudge {run.get('localjudge', '')}, which made it",
-        ) from None
 
 
 # Verdicts as a table
@@ -339,7 +326,7 @@ def _with_templates(held: RunDirectory, run: Mapping[str, Any], given: JudgeSpec
             return given
         what = f"the judge '{given.name}' is not the one that made this run ({digest[:12]})"
         raise RunError(what, where=str(held.path), fix="give it as it was then, with its --set")
-    _spec_of(held, run)
+    judge_of(held.path, run)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "judge.yaml").write_text(json.dumps(run["spec"]), encoding="utf-8")

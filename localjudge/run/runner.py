@@ -361,6 +361,18 @@ def _stamp(path: Path) -> Stamp | None:
     return status.st_mtime_ns, status.st_size
 
 
+def judge_of(path: Path, run: Mapping[str, Any]) -> JudgeSpec:
+    """The judge in a folder's run.json, without its templates. Raises RunError."""
+    try:
+        return JudgeSpec.model_validate(run["spec"])
+    except ValidationError as error:
+        raise RunError(
+            f"run.json holds a judge that this localjudge does not know: {error.errors()[0]['msg'].lower()}",
+            where=str(path / "run.json"),
+            fix=f"use localjudge {run.get('localjudge', '')}, which made it",
+        ) from None
+
+
 def write_summary(directory: Path, spec: JudgeSpec, run: Mapping[str, Any]) -> Summary:
     """Write summary.json and report.md from what is judged so far."""
     judged = sum(session["judged"] for session in run["sessions"])

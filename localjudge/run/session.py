@@ -6,12 +6,9 @@ import asyncio
 import signal
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from localjudge.errors import EngineError, RunError
-from localjudge.judge.spec import JudgeSpec
 from localjudge.report.summary import Summary
-from localjudge.run.runner import Run, write_summary
+from localjudge.run.runner import Run, judge_of, write_summary
 from localjudge.run.store import RunDirectory
 
 
@@ -56,16 +53,7 @@ def report_again(path: Path) -> str:
     try:
         run = directory.read_run()
         assert run is not None
-        try:
-            spec = JudgeSpec.model_validate(run["spec"])
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise RunError(
-                f"run.json holds a judge that this localjudge does not know: {first['msg'].lower()}",
-                where=str(path / "run.json"),
-                fix=f"use localjudge {run.get('localjudge', '')}, which made it",
-            ) from None
-        write_summary(path, spec, run)
+        write_summary(path, judge_of(path, run), run)
     finally:
         directory.close()
     return (path / "report.md").read_text(encoding="utf-8")
