@@ -58,6 +58,13 @@ def answer(schema: Mapping[str, Any], number: int) -> tuple[Any, int]:
         for key, inner in schema["properties"].items():
             value[key], number = answer(inner, number)
         return value, number
+    if schema.get("type") == "array":
+        number, length = divmod(number, 3)
+        items = []
+        for _ in range(length):
+            item, number = answer(schema["items"], number)
+            items.append(item)
+        return items, number
     if "const" in schema:
         return schema["const"], number
     choices = schema.get("enum") or ([False, True] if schema["type"] == "boolean" else WORDS)

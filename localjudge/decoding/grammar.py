@@ -1,15 +1,17 @@
 """From a JSON schema to an index of legal tokens.
 
-Takes only what outlines_core truly enforces: an object of fixed keys, enums, constants, booleans and free
-strings, nested as deep as one likes. Everything else (numeric bounds, patterns, optional keys, ...) is either
-ignored or refused by it, so it is refused here, when the schema is first seen. Free strings carry their quota of
-tokens under `QUOTA`; the grammar leaves them unbounded, which keeps the index small, and `closing` bounds them.
+Takes only what can be enforced to the letter: an object of fixed keys, enums, constants, booleans, free strings and
+lists, nested as deep as one likes, but no list inside a list. Everything else (numeric bounds, patterns, optional
+keys, ...) is either ignored or refused by outlines_core, so it is refused here, when the schema is first seen. Free
+strings and lists carry their quota of tokens under `QUOTA`; the grammar leaves them unbounded, which keeps the
+index small, and `closing` bounds them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import outlines_core
@@ -19,10 +21,11 @@ from localjudge.decoding.vocabulary import Vocabulary
 from localjudge.errors import JudgeError
 
 QUOTA = "x-tokens"
-"""The schema keyword that bounds a free string, in tokens."""
+"""The schema keyword that bounds a free string, or a list with all its items, in tokens."""
 
 _ALLOWED = {
     "object": {"type", "properties", "required", "additionalProperties", "description", "title"},
+    "array": {"type", "items", QUOTA, "description", "title"},
     "string": {"type", "minLength", QUOTA, "description", "title"},
     "boolean": {"type", "description", "title"},
     "enum": {"enum", "type", "description", "title"},
@@ -30,15 +33,23 @@ _ALLOWED = {
 }
 
 
-def check_schema(schema: Mapping[str, Any], at: str = "$") -> None:
-    """Raise JudgeError for the first part of `schema` that the decoder would not enforce to the letter."""
+def kind_of(schema: Mapping[str, Any]) -> Any:
+    """What decides how a part is written: 'enum', 'const', else its type."""
+    return next((key for key in ("enum", "const") if key in schema), schema.get("type"))
+
+
+def check_schema(schema: Mapping[str, Any], at: str = "$", listed: bool = False) -> None:
+    """Raise JudgeError for the first part of `schema` that the decoder would not enforce to the letter.
+
+    at: where it stands, in words. listed: it stands inside a list.
+    """
 
     def refuse(what: str, fix: str) -> JudgeError:
         return JudgeError(f"the schema cannot be enforced: {what}", where=at, fix=fix)
 
-    kind = next((key for key in ("enum", "const") if key in schema), schema.get("type"))
+    kind = kind_of(schema)
     if not isinstance(kind, str) or kind not in _ALLOWED:
-        fix = "use an object of fixed keys, an enum, a const, a boolean or a string"
+        fix = "use an object of fixed keys, a list, an enum, a const, a boolean or a string"
         raise refuse(f"{kind!r} is not a kind that it knows", fix)
     for key in schema:
         if key not in _ALLOWED[kind]:
@@ -55,7 +66,14 @@ def check_schema(schema: Mapping[str, Any], at: str = "$") -> None:
         for key, value in properties.items():
             if json.dumps(key, ensure_ascii=False) != f'"{key}"':
                 raise refuse(f"the key {key!r}, whose escapes outlines_core would leave out", "use a plainer key")
-            check_schema(value, f"{at}.{key}")
+            check_schema(value, f"{at}.{key}", listed)
+    elif kind == "array":
+        if listed:
+            raise refuse("a list inside a list", "ask for it as a list of its own")
+        _check_quota(schema, "list", refuse)
+        if not isinstance(schema.get("items"), Mapping):
+            raise refuse("a list of anything", "say what its items are under 'items'")
+        check_schema(schema["items"], f"{at}[]", True)
     elif kind == "enum":
         values = schema["enum"]
         if not isinstance(values, list) or not values or any(isinstance(v, dict | list | float) for v in values):
@@ -63,11 +81,15 @@ def check_schema(schema: Mapping[str, Any], at: str = "$") -> None:
         if len({json.dumps(value) for value in values}) != len(values):
             raise refuse("an enum with the same value twice", "list each value once")
     elif kind == "string":
-        quota = schema.get(QUOTA)
-        if not isinstance(quota, int) or isinstance(quota, bool) or quota < 1:
-            raise refuse(f"a free string without its quota of tokens, '{QUOTA}'", f"set '{QUOTA}' to 1 or more")
+        _check_quota(schema, "free string", refuse)
         if schema.get("minLength", 1) != 1:
             raise refuse("'minLength' other than 1", "set it to 1, or leave it out")
+
+
+def _check_quota(schema: Mapping[str, Any], what: str, refuse: Callable[[str, str], JudgeError]) -> None:
+    quota = schema.get(QUOTA)
+    if not isinstance(quota, int) or isinstance(quota, bool) or quota < 1:
+        raise refuse(f"a {what} without its quota of tokens, '{QUOTA}'", f"set '{QUOTA}' to 1 or more")
 
 
 def follows(schema: Mapping[str, Any], text: str) -> bool:
@@ -84,6 +106,8 @@ def follows(schema: Mapping[str, Any], text: str) -> bool:
                 and list(value) == keys
                 and all(fits(part["properties"][key], value[key]) for key in keys)
             )
+        if part["type"] == "array":
+            return isinstance(value, list) and all(fits(part["items"], item) for item in value)
         return bool(value) and isinstance(value, str) if part["type"] == "string" else isinstance(value, bool)
 
     try:
@@ -92,49 +116,82 @@ def follows(schema: Mapping[str, Any], text: str) -> bool:
         return False
 
 
-def quotas(schema: Mapping[str, Any]) -> list[int]:
-    """The quotas of the schema's free strings, in the order in which they are written."""
-    if schema.get("type") == "object":
-        return [quota for value in schema["properties"].values() for quota in quotas(value)]
-    return [schema[QUOTA]] if schema.get("type") == "string" and "enum" not in schema else []
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A label, a free string or a list of a schema.
+
+    path: the keys that lead to it, through a list as if there were none. before: one text that may come before it.
+    within: the path of the list that it is a part of an item of.
+    """
+
+    path: tuple[str, ...]
+    before: bytes
+    schema: Mapping[str, Any]
+    within: tuple[str, ...] | None
+
+    @property
+    def kind(self) -> str:
+        kind: str = kind_of(self.schema)
+        return kind
 
 
-def leaves(schema: Mapping[str, Any]) -> list[tuple[tuple[str, ...], bytes, Mapping[str, Any]]]:
-    """Every part that is not an object, in the order of writing: the keys that lead to it, one text that may come
-    before it, and its own schema."""
-    found: list[tuple[tuple[str, ...], bytes, Mapping[str, Any]]] = []
+def parts(
+    schema: Mapping[str, Any],
+    path: tuple[str, ...] = (),
+    before: str = "",
+    within: tuple[str, ...] | None = None,
+) -> Iterator[Part]:
+    """Every part that is not an object, in the order of writing; a list comes before the parts of its items."""
+    kind = kind_of(schema)
+    if kind == "object":
+        for i, (key, value) in enumerate(schema["properties"].items()):
+            before += ("," if i else "{") + json.dumps(key, ensure_ascii=False) + ":"
+            yield from parts(value, (*path, key), before, within)
+            before += sample(value)
+        return
+    yield Part(path, before.encode(), schema, within)
+    if kind == "array":
+        yield from parts(schema["items"], path, before + "[", path)
 
-    def write(part: Mapping[str, Any], path: tuple[str, ...], before: str) -> str:
-        if part.get("type") == "object":
-            for i, (key, value) in enumerate(part["properties"].items()):
-                start = ("," if i else "{") + json.dumps(key, ensure_ascii=False) + ":"
-                before = write(value, (*path, key), before + start)
-            return before + "}"
-        found.append((path, before.encode(), part))
-        if "enum" in part or "const" in part:
-            return before + json.dumps(part["enum"][0] if "enum" in part else part["const"], ensure_ascii=False)
-        return before + ('"a"' if part["type"] == "string" else "true")
 
-    write(schema, (), "")
-    return found
-
-
-def openings(schema: Mapping[str, Any]) -> list[bytes]:
-    """For each free string, in the order of writing, one text that leads up to and into its opening quote."""
-    return [before + b'"' for _, before, part in leaves(schema) if QUOTA in part]
+def sample(schema: Mapping[str, Any]) -> str:
+    """One text that follows `schema`: a list has one item, a label is the first one."""
+    kind = kind_of(schema)
+    if kind == "object":
+        keys = (
+            f"{json.dumps(key, ensure_ascii=False)}:{sample(value)}" for key, value in schema["properties"].items()
+        )
+        return "{" + ",".join(keys) + "}"
+    if kind == "array":
+        return f"[{sample(schema['items'])}]"
+    if kind in ("enum", "const"):
+        return json.dumps(schema["enum"][0] if kind == "enum" else schema["const"], ensure_ascii=False)
+    return '"a"' if kind == "string" else "true"
 
 
 def schema_regex(schema: Mapping[str, Any]) -> str:
-    """The compact JSON texts of `schema`, without optional white space, as a regular expression."""
+    """The compact JSON texts of `schema`, without optional white space, as a regular expression.
+
+    A list is `((item,)*item)?`, of which the automaton holds one copy of the item; of outlines_core's own
+    `(item(,item)*)?` it would hold two.
+    """
     check_schema(schema)
 
-    def plain(part: Any) -> Any:
-        if not isinstance(part, Mapping):
-            return part
-        return {key: plain(value) for key, value in part.items() if key != QUOTA}
+    def one(part: Mapping[str, Any]) -> str:
+        regex: str = build_regex_from_schema(json.dumps(part, ensure_ascii=False), whitespace_pattern="")
+        return regex
 
-    regex: str = build_regex_from_schema(json.dumps(plain(schema), ensure_ascii=False), whitespace_pattern="")
-    return regex
+    def regex_of(part: Mapping[str, Any]) -> str:
+        kind = kind_of(part)
+        if kind == "object":
+            keys = (f"{one({'const': key})}:{regex_of(value)}" for key, value in part["properties"].items())
+            return r"\{" + ",".join(keys) + r"\}"
+        if kind == "array":
+            item = regex_of(part["items"])
+            return rf"\[(({item},)*{item})?\]"
+        return one({key: value for key, value in part.items() if key != QUOTA})
+
+    return regex_of(schema)
 
 
 class TokenIndex:

@@ -2,7 +2,8 @@
 
 A label's place is the state of the grammar at which its first byte is written (of a text label, after the opening
 quote). There the tokens that are legal each belong to one label, unless one label's text begins another's (1 and
-10); such a place is left out, since one token does not tell them apart.
+10); such a place is left out, since one token does not tell them apart. Labels inside lists are left out as well:
+each item goes through their places anew.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from localjudge.decoding.closing import Grammar
-from localjudge.decoding.grammar import leaves
+from localjudge.decoding.grammar import parts
 
 MOST_TOKENS = 128
 """How many tokens' probabilities vLLM gives at most."""
@@ -31,17 +32,17 @@ class LabelPlace:
 
 
 def label_places(schema: Mapping[str, Any], grammar: Grammar) -> list[LabelPlace]:
-    """The places of all labels that one token decides, in the order of writing."""
+    """The places of all labels outside lists that one token decides, in the order of writing."""
     places = []
-    for path, before, part in leaves(schema):
-        if (part.get("type") == "string" and "enum" not in part) or "const" in part:
+    for part in parts(schema):
+        if part.within is not None or part.kind not in ("enum", "boolean"):
             continue
-        options = part.get("enum", [False, True])
+        options = part.schema.get("enum", [False, True])
         quoted = all(isinstance(option, str) for option in options)
         spelled = {option_text(option): json.dumps(option, ensure_ascii=False).encode() for option in options}
         if quoted:
             spelled = {label: text[1:] for label, text in spelled.items()}
-        state = grammar.state_after(before + (b'"' if quoted else b""))
+        state = grammar.state_after(part.before + (b'"' if quoted else b""))
         tokens: dict[int, str] = {}
         for token in grammar.tokens_at(state):
             piece = grammar.vocabulary.tokens[token] or b""
@@ -50,7 +51,7 @@ def label_places(schema: Mapping[str, Any], grammar: Grammar) -> list[LabelPlace
                 break
             tokens[token] = fits[0]
         else:
-            places.append(LabelPlace(path, state, tokens))
+            places.append(LabelPlace(part.path, state, tokens))
     return places
 
 

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
-from localjudge.decoding.grammar import check_schema, follows, openings, quotas, schema_regex
+from localjudge.decoding.grammar import check_schema, follows, parts, sample, schema_regex
 from localjudge.errors import JudgeError
 
 TEXT = {"type": "string", "x-tokens": 5}
+
+
+def a_list(items: dict[str, Any], quota: int = 40) -> dict[str, Any]:
+    return {"type": "array", "items": items, "x-tokens": quota}
 
 
 def an_object(**properties: Any) -> dict[str, Any]:
@@ -39,7 +43,15 @@ def an_object(**properties: Any) -> dict[str, Any]:
         ({**TEXT, "maxLength": 10}, "maxLength"),
         ({**TEXT, "pattern": "a+"}, "pattern"),
         ({**TEXT, "minLength": 2}, "minLength"),
-        ({"type": "array", "items": TEXT, "uniqueItems": True}, "array"),
+        ({**a_list(TEXT), "uniqueItems": True}, "uniqueItems"),
+        ({**a_list(TEXT), "minItems": 1}, "minItems"),
+        ({"type": "array", "items": TEXT}, "quota"),
+        (a_list(TEXT, 0), "quota"),
+        ({"type": "array", "x-tokens": 9}, "items"),
+        (a_list({"type": "integer"}), "integer"),
+        (a_list(an_object(why={"type": "string"})), "quota"),
+        (a_list(a_list(TEXT)), "a list inside a list"),
+        (a_list(an_object(why=TEXT, inner=an_object(more=a_list(TEXT)))), "a list inside a list"),
         ({"oneOf": [TEXT]}, "None"),
         ({"allOf": [TEXT]}, "None"),
         ({"$ref": "#"}, "None"),
@@ -90,15 +102,74 @@ def test_what_follows_a_schema_is_told_from_what_does_not(text: str, valid: bool
     assert follows(an_object(why=TEXT, n={"enum": [1, 2]}, flag={"type": "boolean"}), text) is valid
 
 
-def test_quotas_and_openings_follow_the_order_of_writing() -> None:
+def test_lists_are_spelled_without_optional_white_space_either() -> None:
+    regex = re.compile(schema_regex(an_object(found=a_list(an_object(why=TEXT, n={"enum": [1, 10]})), ok=TEXT)))
+    for items in (
+        [],
+        [{"why": "x", "n": 10}],
+        [{"why": "x", "n": 1}, {"why": ",]", "n": 10}, {"why": "好", "n": 1}],
+    ):
+        answer = json.dumps({"found": items, "ok": "y"}, ensure_ascii=False, separators=(",", ":"))
+        assert regex.fullmatch(answer), answer
+    for answer in ('{"found":[{}],"ok":"y"}', '{"found":[{"why":"x","n":1},],"ok":"y"}', '{"found":[ ],"ok":"y"}'):
+        assert not regex.fullmatch(answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [
+        ('{"found":[]}', True),
+        ('{"found":[{"why":"x","n":1}]}', True),
+        ('{"found":[{"why":"x","n":1},{"why":"y","n":2}]}', True),
+        ('{"found":[{"why":"x","n":1},{"why":"y","n":3}]}', False),
+        ('{"found":[{"n":1,"why":"x"}]}', False),
+        ('{"found":[{"why":"x"}]}', False),
+        ('{"found":{"why":"x","n":1}}', False),
+        ('{"found":[[]]}', False),
+        ('{"found":"x"}', False),
+        ('{"found":null}', False),
+    ],
+)
+def test_every_item_of_a_list_must_follow_its_schema(text: str, valid: bool) -> None:
+    assert follows(an_object(found=a_list(an_object(why=TEXT, n={"enum": [1, 2]}))), text) is valid
+
+
+def test_parts_come_in_the_order_of_writing_each_with_a_text_that_leads_to_it() -> None:
     schema = an_object(
-        first={**TEXT, "x-tokens": 7},
-        mid=an_object(label={"enum": ["é"]}, inner=TEXT),
-        last={**TEXT, "x-tokens": 9},
+        first=TEXT,
+        mid=an_object(label={"enum": ["é"]}, found=a_list(an_object(quote=TEXT, bad={"type": "boolean"}))),
+        names=a_list({"enum": ["x", "y"]}),
+        last=TEXT,
     )
-    assert quotas(schema) == [7, 5, 9]
-    assert [text.decode() for text in openings(schema)] == [
-        '{"first":"',
-        '{"first":"a","mid":{"label":"é","inner":"',
-        '{"first":"a","mid":{"label":"é","inner":"a"},"last":"',
+    assert [(part.path, part.kind, part.within, part.before.decode()) for part in parts(schema)] == [
+        (("first",), "string", None, '{"first":'),
+        (("mid", "label"), "enum", None, '{"first":"a","mid":{"label":'),
+        (("mid", "found"), "array", None, '{"first":"a","mid":{"label":"é","found":'),
+        (
+            ("mid", "found", "quote"),
+            "string",
+            ("mid", "found"),
+            '{"first":"a","mid":{"label":"é","found":[{"quote":',
+        ),
+        (
+            ("mid", "found", "bad"),
+            "boolean",
+            ("mid", "found"),
+            '{"first":"a","mid":{"label":"é","found":[{"quote":"a","bad":',
+        ),
+        (("names",), "array", None, '{"first":"a","mid":{"label":"é","found":[{"quote":"a","bad":true}]},"names":'),
+        (
+            ("names",),
+            "enum",
+            ("names",),
+            '{"first":"a","mid":{"label":"é","found":[{"quote":"a","bad":true}]},"names":[',
+        ),
+        (
+            ("last",),
+            "string",
+            None,
+            '{"first":"a","mid":{"label":"é","found":[{"quote":"a","bad":true}]},"names":["x"],"last":',
+        ),
     ]
+    assert follows(schema, sample(schema))
+    assert re.fullmatch(schema_regex(schema), sample(schema))

@@ -11,7 +11,7 @@ from localjudge.decoding.closing import Grammar
 from localjudge.decoding.labels import label_places, read_distributions, wanted_tokens
 from localjudge.decoding.vocabulary import Vocabulary
 from tests.decoding.test_closing import small_vocabulary, text
-from tests.decoding.test_grammar import an_object
+from tests.decoding.test_grammar import a_list, an_object
 
 
 def grammar_of(**parts: Any) -> tuple[dict[str, Any], Grammar]:
@@ -34,6 +34,21 @@ def test_each_label_has_its_tokens_at_its_place() -> None:
 def test_flags_have_a_place_for_each_code() -> None:
     schema, grammar = grammar_of(flags=an_object(B1={"type": "boolean"}, S2={"type": "boolean"}))
     assert [place.path for place in label_places(schema, grammar)] == [("flags", "B1"), ("flags", "S2")]
+
+
+def test_labels_inside_lists_have_none_since_each_item_goes_through_them_anew() -> None:
+    item = an_object(why=text(3), bad={"type": "boolean"})
+    schema, grammar = grammar_of(
+        found=a_list(item, 99), names=a_list({"enum": ["good", "yes"]}), ok={"type": "boolean"}
+    )
+    [place] = label_places(schema, grammar)
+    assert place.path == ("ok",)
+    ids = {piece: token for token, piece in enumerate(grammar.vocabulary.tokens)}
+    answer = b'{"found":[{"why":"x","bad":true},{"why":"y","bad":false}],"names":["yes"],"ok":true}'
+    written = [ids[bytes([byte])] for byte in answer]
+    logprobs: list[dict[int, float]] = [{ids[b"t"]: math.log(0.75), ids[b"f"]: math.log(0.25)} for _ in written]
+    found = read_distributions([place], grammar, grammar.full + 200, written, logprobs)
+    assert found == {"ok": {"false": pytest.approx(0.25), "true": pytest.approx(0.75)}}
 
 
 @pytest.mark.parametrize("labels", [[1, 2, 10], ["good", "great"], ["abX", "abXYZ"]])
