@@ -21,9 +21,9 @@ from localjudge.paths import cache_dir
 MANIFEST = "localjudge.json"
 INDEX = "model.safetensors.index.json"
 
-_PICKLES = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib"}
+PICKLES = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib"}
 _OTHER_WEIGHTS = {".gguf", ".h5", ".msgpack", ".onnx"}
-_MAY_NAME_CODE = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
+MAY_NAME_CODE = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
 _LFS = b"version https://git-lfs"
 _AGAIN = "download or copy the model again until every file has arrived"
 _LONGEST_HEADER = 100_000_000  # bytes; the safetensors library's own limit
@@ -158,7 +158,7 @@ def _refuse_pointers(path: Path) -> None:
 
 
 def _refuse_pickles(path: Path) -> None:
-    pickles = ", ".join(file.name for file in _files(path, _PICKLES))
+    pickles = ", ".join(file.name for file in _files(path, PICKLES))
     if (path / INDEX).is_file() or _files(path, {".safetensors"}):
         if pickles:
             raise ModelError(
@@ -190,7 +190,7 @@ def _refuse_code(path: Path) -> None:
             where=str(path),
             fix="remove it if transformers knows this architecture by itself, else use another model",
         )
-    for name in _MAY_NAME_CODE:
+    for name in MAY_NAME_CODE:
         if (path / name).is_file() and read_json(path / name).get("auto_map"):
             raise ModelError(
                 "has an auto_map, which asks for trust_remote_code; it is never on",

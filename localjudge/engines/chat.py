@@ -21,6 +21,15 @@ from localjudge.engines.base import Message
 from localjudge.errors import ModelError
 from localjudge.offline import silence
 
+TAGS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>"))
+"""The tags between which models think aloud: Qwen3, DeepSeek-R1 and many others; Magistral; Seed-OSS."""
+
+
+def thinking_tags(tokenizer_json: str) -> tuple[int, int] | None:
+    """The ids of the tags between which this tokenizer's model thinks; None where it has none."""
+    added = {token["content"]: token["id"] for token in json.loads(tokenizer_json).get("added_tokens", [])}
+    return next(((added[a], added[b]) for a, b in TAGS if a in added and b in added), None)
+
 
 def without_control_tokens(tokenizer_json: str) -> tuple[Tokenizer, frozenset[int]]:
     """A tokenizer that finds no added token but white space ones in a text; and the ids of those it lost.
@@ -72,6 +81,7 @@ class ChatEncoder:
         self.eos_id: int = self._chat.eos_token_id
         self.tokenizer_json: str = self._chat.backend_tokenizer.to_str()
         self._plain, self.control_ids = without_control_tokens(self.tokenizer_json)
+        self.tags = thinking_tags(self.tokenizer_json)
         self._system_role = self._takes_system()
         self._split = lru_cache(4096)(self._split_scaffold)
         try:
@@ -82,9 +92,9 @@ class ChatEncoder:
     def vocabulary(self) -> Vocabulary:
         return Vocabulary.from_tokenizer_json(self.tokenizer_json, [self.eos_id])
 
-    def _render(self, messages: Sequence[dict[str, str]]) -> str:
+    def _render(self, messages: Sequence[dict[str, str]], think: bool = False) -> str:
         rendered: str = self._chat.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
+            messages, tokenize=False, add_generation_prompt=True, enable_thinking=think
         )
         return rendered
 
@@ -113,9 +123,13 @@ class ChatEncoder:
         ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
         return [token for token in ids if token not in self.control_ids]
 
-    def encode(self, messages: Sequence[Message]) -> list[int]:
+    def encode(self, messages: Sequence[Message], think: bool = False) -> list[int]:
         """The prompt's ids: those that the template itself would give, but that no text of a message can be read as
-        an added token, control or other."""
+        an added token, control or other.
+
+        think: end with the tag that opens a thought, which the model must have. Without, a thought that the
+        template opens by itself is closed at once, empty.
+        """
         texts = [message.text for message in messages]
         roles: list[str] = [message.role for message in messages]
         if not self._system_role and roles[:2] == ["system", "user"]:
@@ -123,7 +137,7 @@ class ChatEncoder:
             roles[:2] = ["user"]
         nonce = secrets.token_hex(8)
         slots = [f"\ue000{nonce}{i}\ue001" for i in range(len(texts))]
-        rendered = self._render([{"role": r, "content": s} for r, s in zip(roles, slots, strict=True)])
+        rendered = self._render([{"role": r, "content": s} for r, s in zip(roles, slots, strict=True)], think)
         pieces = re.split(f"\ue000{nonce}(\\d+)\ue001", rendered)
         if sorted(pieces[1::2]) != sorted(str(i) for i in range(len(texts))):
             raise ModelError("its chat template does not print each message once")
@@ -140,18 +154,42 @@ class ChatEncoder:
             else:
                 ids += [*self.encode_text(run), part]
                 run = ""
-        return ids + self.encode_text(run)
+        ids += self.encode_text(run)
+        opened = self._opened(ids)
+        if think and not opened:
+            assert self.tags is not None
+            ids += [self.tags[0], *self.encode_text("\n")]
+        return ids if think or not opened else ids + self.after_thought(self.encode_text("\n"))
+
+    def _opened(self, ids: Sequence[int]) -> bool:
+        """Whether a thought is open at the end of these ids. Only the template can have opened it."""
+        tags = [token for token in ids if token in (self.tags or ())]
+        return bool(tags) and self.tags is not None and tags[-1] == self.tags[0]
+
+    def after_thought(self, thought: Sequence[int]) -> list[int]:
+        """What goes on from an opened thought to the answer: the thought without any control token in it, its end."""
+        assert self.tags is not None
+        return [
+            *(token for token in thought if token not in self.control_ids),
+            self.tags[1],
+            *self.encode_text("\n\n"),
+        ]
 
     def label_ids(self, label: str) -> tuple[int, ...]:
-        """The ids that write `label`, with or without a blank before it, as the one first token of an answer."""
-        # What the template leaves open after its last control token decides how a first word is spelled.
+        """The ids that write `label`, with or without a blank before it, as the one first token of an answer,
+        with or without a thought before it."""
+        # What stands after the last control token decides how a first word is spelled.
         rendered = self._render([{"role": "user", "content": "."}])
-        tail = self._split(rendered)[-1]
-        assert isinstance(tail, str)
-        before = self.encode_text(tail)
-        found = []
-        for spelled in (label, f" {label}"):
-            ids = self.encode_text(tail + spelled)
-            if ids[:-1] == before and ids[-1] not in found:
-                found.append(ids[-1])
+        parts = self._split(rendered)
+        tails = ["\n\n"] if self.tags else []
+        if not self._opened([part for part in parts if isinstance(part, int)]):
+            tails.append(str(parts[-1]))
+        found: list[int] = []
+        for tail in tails:
+            before = self.encode_text(tail)
+            spelled = [self.encode_text(tail + form) for form in (label, f" {label}")]
+            here = [ids[-1] for ids in spelled if ids[:-1] == before]
+            if not here:
+                return ()
+            found += [token for token in here if token not in found]
         return tuple(found)

@@ -3,6 +3,7 @@ written become a completion. Knows nothing of how they are written."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -33,6 +34,25 @@ class Prepared:
     places: list[LabelPlace]
 
 
+def key_base(identity: Mapping[str, Any]) -> bytes:
+    """What `ask_key` starts from. The version too: how a budget is shared out among texts is ours to change."""
+    return json.dumps([__version__, identity], sort_keys=True).encode()
+
+
+def ask_key(ask: Ask, base: bytes) -> str:
+    """A hash of the ask and of what decides its answer beside it."""
+    asked = [
+        [[message.role, message.text] for message in ask.messages],
+        ask.schema,
+        ask.budget,
+        ask.temperature,
+        ask.seed if ask.temperature else 0,
+        *([list(ask.labels)] if ask.labels else []),
+        *([{"think": ask.think}] if ask.think else []),
+    ]
+    return hashlib.sha256(base + json.dumps(asked).encode()).hexdigest()
+
+
 class AskCodec:
     """One model's asks into token ids and back, each schema compiled once.
 
@@ -45,19 +65,10 @@ class AskCodec:
         self._grammars: dict[str, tuple[Grammar, list[LabelPlace]]] = {}
         self._compiling = threading.Lock()
         self._label_ids: dict[str, tuple[int, ...]] = {}
-        # The version too: how a budget is shared out among texts is ours to change.
-        self._key_base = json.dumps([__version__, identity], sort_keys=True).encode()
+        self._key_base = key_base(identity)
 
     def key(self, ask: Ask) -> str:
-        asked = [
-            [[message.role, message.text] for message in ask.messages],
-            ask.schema,
-            ask.budget,
-            ask.temperature,
-            ask.seed if ask.temperature else 0,
-            *([list(ask.labels)] if ask.labels else []),
-        ]
-        return hashlib.sha256(self._key_base + json.dumps(asked).encode()).hexdigest()
+        return ask_key(ask, self._key_base)
 
     def grammar(self, schema: Mapping[str, Any]) -> Grammar:
         """The schema compiled for this model; once a schema."""
@@ -82,9 +93,39 @@ class AskCodec:
         every = [token for tokens in ids for token in tokens]
         return all(ids) and len(set(every)) == len(every) <= MOST_TOKENS
 
-    def label_prompt(self, ask: Ask) -> list[int]:
+    def thinking(self, ask: Ask) -> tuple[list[int], int]:
+        """The prompt of the thought before the answer to `ask`, and how many tokens it may take, so that the answer
+        still fits; 0 where it would not. Raises AskFailed."""
+        if self.encoder.tags is None:
+            raise AskFailed("engine_error", "this model has no tags to think between")
+        prompt = self.encoder.encode(ask.messages, think=True)
+        answer = 1 if ask.labels else ask.budget or self._compiled(ask.schema)[0].full
+        ending = len(self.encoder.after_thought(()))
+        return prompt, max(0, min(ask.think, self.context - len(prompt) - ending - answer))
+
+    @property
+    def thought_ends(self) -> list[int]:
+        """The ids that end a thought: its closing tag, and any other control token."""
+        return sorted(self.encoder.control_ids)
+
+    def _prompt(self, ask: Ask, thought: Sequence[int] | None) -> list[int]:
+        if thought is None:
+            return self.encoder.encode(ask.messages)
+        return self.encoder.encode(ask.messages, think=True) + self.encoder.after_thought(thought)
+
+    def after(self, thought: Sequence[int], completion: Completion) -> Completion:
+        """The completion of an ask that was answered after this thought."""
+        text = b"".join(self.vocabulary.tokens[i] or b"" for i in thought if i < len(self.vocabulary.tokens))
+        return dataclasses.replace(
+            completion,
+            thought=text.decode(errors="replace").strip(),
+            prompt_tokens=completion.prompt_tokens - len(self.encoder.after_thought(thought)),
+            written_tokens=completion.written_tokens + len(thought),
+        )
+
+    def label_prompt(self, ask: Ask, thought: Sequence[int] | None = None) -> list[int]:
         """The prompt of an ask for labels. Raises AskFailed."""
-        prompt = self.encoder.encode(ask.messages)
+        prompt = self._prompt(ask, thought)
         if len(prompt) >= self.context:
             raise AskFailed(
                 "too_long",
@@ -111,10 +152,11 @@ class AskCodec:
             mass=min(mass, 1.0),
         )
 
-    def prepare(self, ask: Ask) -> Prepared:
-        """Raises AskFailed, `too_long`, when the context, or the budget set, does not hold the least answer."""
+    def prepare(self, ask: Ask, thought: Sequence[int] | None = None) -> Prepared:
+        """thought: the ids that the model thought before. Raises AskFailed, `too_long`, when the context, or the
+        budget set, does not hold the least answer."""
         grammar, places = self._compiled(ask.schema)
-        prompt = self.encoder.encode(ask.messages)
+        prompt = self._prompt(ask, thought)
         budget = min(ask.budget or grammar.full, self.context - len(prompt))
         if budget < grammar.least:
             if budget == ask.budget:

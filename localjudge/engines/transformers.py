@@ -11,9 +11,9 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Literal
 
 from localjudge.decoding.closing import Grammar
 from localjudge.engines.base import Ask, AskFailed, Completion
@@ -43,17 +43,19 @@ IDLE = 0.005
 
 @dataclass(eq=False)
 class _Job:
-    """An ask that waits, and what became of it. row: its answer, once it is being written."""
+    """An ask that waits, and what became of it.
+
+    prepared: for an answer that is to be written. budget: the most tokens. done: the completion or, of a thought,
+    its ids. row: what is written, once it is being written.
+    """
 
     ask: Ask
+    does: Literal["think", "write", "read"]
     prompt: list[int]
-    prepared: Prepared | None  # None: labels are read, nothing is written
-    answer: asyncio.Future[Completion]
+    budget: int
+    prepared: Prepared | None
+    done: asyncio.Future[Any]
     row: Any = field(default=None)
-
-    @property
-    def budget(self) -> int:
-        return self.prepared.budget if self.prepared else 1
 
     def size_with(self, others: Sequence[_Job]) -> tuple[int, int]:
         """Of a batch of this and others: its tokens from the first of the longest prompt to the last of the
@@ -170,15 +172,33 @@ class TransformersEngine:
         return self._codec.one_token(labels)
 
     async def complete(self, ask: Ask) -> Completion:
+        thought = None
+        if ask.think:
+            prompt, most = self._codec.thinking(ask)
+            thought = await self._do(ask, "think", prompt, most) if most else []
+        if ask.labels:
+            completion = await self._do(ask, "read", self._codec.label_prompt(ask, thought), 1)
+        else:
+            prepared = self._codec.prepare(ask, thought)
+            completion = await self._do(ask, "write", prepared.prompt, prepared.budget, prepared)
+        return completion if thought is None else self._codec.after(thought, completion)
+
+    async def _do(
+        self,
+        ask: Ask,
+        does: Literal["think", "write", "read"],
+        prompt: list[int],
+        budget: int,
+        prepared: Prepared | None = None,
+    ) -> Any:
+        """Wait for the batch that does this. Raises AskFailed and EngineError."""
         if self._over:
             raise self._over
-        prepared = None if ask.labels else self._codec.prepare(ask)
-        prompt = prepared.prompt if prepared else self._codec.label_prompt(ask)
-        job = _Job(ask, prompt, prepared, asyncio.get_running_loop().create_future())
+        job = _Job(ask, does, prompt, budget, prepared, asyncio.get_running_loop().create_future())
         self._waiting.append(job)
         self._news.set()
         try:
-            return await job.answer
+            return await job.done
         finally:
             if job.row is not None:
                 job.row.stopped = True  # of no effect but where the asker was cancelled
@@ -193,8 +213,8 @@ class TransformersEngine:
         """No further ask can be answered."""
         self._over = self._over or why
         for job in self._waiting + self._writing:
-            if not job.answer.done():
-                job.answer.set_exception(self._over)
+            if not job.done.done():
+                job.done.set_exception(self._over)
             if job.row is not None:
                 job.row.stopped = True
         self._waiting.clear()
@@ -212,12 +232,12 @@ class TransformersEngine:
                     continue
                 outcomes = await asyncio.to_thread(self._write, self._writing)
                 for job, outcome in zip(self._writing, outcomes, strict=True):
-                    if job.answer.done():
+                    if job.done.done():
                         continue
                     if isinstance(outcome, AskFailed):
-                        job.answer.set_exception(outcome)
+                        job.done.set_exception(outcome)
                     else:
-                        job.answer.set_result(outcome)
+                        job.done.set_result(outcome)
         except EngineError as error:
             self._end(error)
         except Exception as error:
@@ -232,11 +252,11 @@ class TransformersEngine:
 
     def _next_batch(self) -> list[_Job]:
         """The ask that has waited longest and those of its kind nearest in length, as many as fit together."""
-        self._waiting = [job for job in self._waiting if not job.answer.done()]
+        self._waiting = [job for job in self._waiting if not job.done.done()]
         if not self._waiting:
             return []
         oldest = self._waiting[0]
-        alike = [job for job in self._waiting if (job.prepared is None) == (oldest.prepared is None)]
+        alike = [job for job in self._waiting if job.does == oldest.does]
         batch: list[_Job] = []
         for job in sorted(alike, key=lambda job: abs(len(job.prompt) - len(oldest.prompt))):
             length, size = job.size_with(batch)
@@ -250,7 +270,7 @@ class TransformersEngine:
         self._waiting = [job for job in self._waiting if job not in batch]
         return batch
 
-    def _write(self, batch: Sequence[_Job]) -> list[Completion | AskFailed]:
+    def _write(self, batch: Sequence[_Job]) -> list[Any]:
         """In a thread: each job's completion, or why there is none.
 
         A batch that fails is tried again in halves, so that what one ask does is not the others' fault, and less
@@ -275,10 +295,10 @@ class TransformersEngine:
         half = len(batch) // 2
         return self._write(batch[:half]) + self._write(batch[half:])
 
-    def _write_at_once(self, batch: Sequence[_Job]) -> list[Completion | AskFailed]:
-        return self._read_labels(batch) if batch[0].prepared is None else self._write_answers(batch)
+    def _write_at_once(self, batch: Sequence[_Job]) -> list[Any]:
+        return self._read_labels(batch) if batch[0].does == "read" else self._write_texts(batch)
 
-    def _read_labels(self, batch: Sequence[_Job]) -> list[Completion | AskFailed]:
+    def _read_labels(self, batch: Sequence[_Job]) -> list[Any]:
         from localjudge.decoding.transformers_processor import read
 
         tokens = [[token for label in job.ask.labels for token in self._codec.label_ids(label)] for job in batch]
@@ -288,19 +308,28 @@ class TransformersEngine:
             for job, known in zip(batch, found, strict=True)
         ]
 
-    def _write_answers(self, batch: Sequence[_Job]) -> list[Completion | AskFailed]:
+    def _write_texts(self, batch: Sequence[_Job]) -> list[Any]:
         from localjudge.decoding.transformers_processor import Row, write
 
         for job in batch:
-            assert job.prepared is not None
+            grammar = job.prepared.grammar if job.prepared else self._free_text
             watched = {}
-            if self._codec.label_tokens(job.prepared):
+            if job.prepared and self._codec.label_tokens(job.prepared):
                 watched = {place.state: list(place.tokens) for place in job.prepared.places}
-            job.row = Row(job.prepared.grammar, job.budget, job.ask.temperature, job.ask.seed, watched)
-            if job.answer.done():
+            job.row = Row(grammar, job.budget, job.ask.temperature, job.ask.seed, watched)
+            if job.done.done():
                 job.row.stopped = True
         written = write(self._writer, [job.prompt for job in batch], [job.row for job in batch])
-        return [_outcome(partial(self._completion, job, ids)) for job, ids in zip(batch, written, strict=True)]
+        return [
+            _outcome(partial(self._completion, job, ids)) if job.prepared else ids
+            for job, ids in zip(batch, written, strict=True)
+        ]
+
+    @cached_property
+    def _free_text(self) -> Any:
+        from localjudge.decoding.transformers_processor import FreeText
+
+        return FreeText(self._codec.vocabulary, self._codec.thought_ends)
 
     def _completion(self, job: _Job, ids: list[int]) -> Completion:
         """Raises AskFailed."""

@@ -116,7 +116,7 @@ def default_arguments(context: int, weights: int, gpus: list[int]) -> dict[str, 
     }
 
 
-def _quiet() -> None:
+def quiet() -> None:
     """Keep vLLM's and its libraries' logs to errors, in this process and in those that inherit from it."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -126,7 +126,7 @@ def _quiet() -> None:
 
 
 @contextmanager
-def _output_to(log: Path | None) -> Iterator[None]:
+def output_to(log: Path | None) -> Iterator[None]:
     """Send this process's stdout and stderr to a file for a while; processes started meanwhile keep them there.
 
     Levels alone do not keep vLLM quiet: its processes write before their logging is set up, and its kernels write
@@ -158,13 +158,9 @@ def _prepare_cpu() -> None:
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, sorted(cores))))
 
 
-def _async_llm(model: LocalModel, arguments: Mapping[str, Any]) -> Any:
-    """A started AsyncLLM. Raises EngineError for an argument that vLLM does not have, or that is ours to set."""
-    vllm_plugin.register()
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    fixed: dict[str, Any] = {
+def fixed_arguments(model: LocalModel) -> dict[str, Any]:
+    """The arguments that are localjudge's own: what was checked is what is loaded, and the grammar is ours."""
+    return {
         "model": str(model.path),
         "tokenizer_mode": "hf",
         "tokenizer": str(model.path),
@@ -176,13 +172,43 @@ def _async_llm(model: LocalModel, arguments: Mapping[str, Any]) -> Any:
         "structured_outputs_config": {"backend": "outlines"},
         "disable_log_stats": True,
     }
+
+
+def choose_arguments(model: LocalModel, given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """vLLM's arguments beside the fixed ones, and the name of the device. Gets vLLM's CPU build ready.
+
+    given: what to set over the defaults for this hardware. Raises EngineError for an argument that vLLM does not
+    have, or that is ours to set.
+    """
+    check_torchvision()
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.platforms import current_platform as platform
+
     known = AsyncEngineArgs.__dataclass_fields__
-    for name in arguments:
-        if name in fixed or name in REFUSED:
+    for name in given:
+        if name in fixed_arguments(model) or name in REFUSED:
             raise EngineError(f"the engine argument '{name}' is localjudge's own to set")
         if name not in known:
             raise EngineError(f"vLLM has no engine argument '{name}'", fix=did_you_mean(name, known))
-    return AsyncLLM.from_engine_args(AsyncEngineArgs(**fixed, **arguments))
+    # Asked of vLLM, which asks the driver: torch would take memory on the first GPU to tell.
+    count = platform.device_count() if platform.is_cuda() else 0
+    gpus = [platform.get_device_total_memory(i) for i in range(count)]
+    if not gpus:
+        _prepare_cpu()
+    weights = sum(file.stat().st_size for file in weight_files(model.path))
+    chosen = {**default_arguments(model.context, weights, gpus), **given}
+    if model.vision:
+        chosen.setdefault("limit_mm_per_prompt", {"image": 0})
+    return chosen, platform.get_device_name() if gpus else "cpu"
+
+
+def _async_llm(model: LocalModel, arguments: Mapping[str, Any]) -> Any:
+    """A started AsyncLLM."""
+    vllm_plugin.register()
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**fixed_arguments(model), **arguments))
 
 
 class VllmEngine:
@@ -205,7 +231,7 @@ class VllmEngine:
         self.concurrency = 2 * int(engine.vllm_config.scheduler_config.max_num_seqs)
         self._identity = {
             "engine": "vllm",
-            "versions": _versions(),
+            "versions": versions(),
             "model": model.name,
             "model_fingerprint": model.fingerprint,
             "chat_template": model.template_hash,
@@ -229,24 +255,13 @@ class VllmEngine:
         check_plugin()
         log = None
         if not verbose:
-            _quiet()
+            quiet()
             handle, name = tempfile.mkstemp(prefix="localjudge-vllm-", suffix=".log")
             os.close(handle)
             log = Path(name)
-        with _output_to(log):
-            check_torchvision()
-            from vllm.platforms import current_platform as platform
-
-            # Asked of vLLM, which asks the driver: torch would take memory on the first GPU to tell.
-            count = platform.device_count() if platform.is_cuda() else 0
-            gpus = [platform.get_device_total_memory(i) for i in range(count)]
-            if not gpus:
-                _prepare_cpu()
+        with output_to(log):
+            chosen, device = choose_arguments(model, arguments or {})
             encoder = ChatEncoder(model.path)
-            weights = sum(file.stat().st_size for file in weight_files(model.path))
-            chosen = {**default_arguments(model.context, weights, gpus), **(arguments or {})}
-            if model.vision:
-                chosen.setdefault("limit_mm_per_prompt", {"image": 0})
             try:
                 os.environ[vllm_plugin.OWNER] = str(os.getpid())
                 engine = _async_llm(model, {"use_tqdm_on_load": verbose, **chosen})
@@ -257,7 +272,6 @@ class VllmEngine:
                 raise EngineError(f"vLLM could not start: {first_line(error)}", fix=account) from error
             finally:
                 os.environ.pop(vllm_plugin.OWNER, None)  # its processes have it; another engine's must not
-            device = platform.get_device_name() if gpus else "cpu"
         return cls(model, engine, encoder, chosen, device, log)
 
     @property
@@ -279,11 +293,29 @@ class VllmEngine:
         return self._codec.one_token(labels)
 
     async def complete(self, ask: Ask) -> Completion:
+        thought = await self._think(ask) if ask.think else None
+        completion = await (self._read(ask, thought) if ask.labels else self._write(ask, thought))
+        return completion if thought is None else self._codec.after(thought, completion)
+
+    async def _think(self, ask: Ask) -> list[int]:
+        """What the model thinks before it answers, its end with it."""
+        prompt, most = self._codec.thinking(ask)
+        if not most:
+            return []
+        parameters = _sampling(
+            temperature=ask.temperature,
+            seed=ask.seed if ask.temperature else None,
+            max_tokens=most,
+            detokenize=False,
+            stop_token_ids=self._codec.thought_ends,
+        )
+        output = await self._generate(prompt, parameters)
+        return list(output.outputs[0].token_ids)
+
+    async def _write(self, ask: Ask, thought: Sequence[int] | None) -> Completion:
         from vllm.sampling_params import StructuredOutputsParams
 
-        if ask.labels:
-            return await self._read(ask)
-        prepared = self._codec.prepare(ask)
+        prepared = self._codec.prepare(ask, thought)
         parameters = _sampling(
             temperature=ask.temperature,
             seed=ask.seed if ask.temperature else None,
@@ -304,9 +336,9 @@ class VllmEngine:
             _plain_logprobs(written.logprobs),
         )
 
-    async def _read(self, ask: Ask) -> Completion:
+    async def _read(self, ask: Ask, thought: Sequence[int] | None) -> Completion:
         """The labels' probabilities after the prompt, in one token and without a grammar."""
-        prompt = self._codec.label_prompt(ask)
+        prompt = self._codec.label_prompt(ask, thought)
         tokens = [token for label in ask.labels for token in self._codec.label_ids(label)]
         parameters = _sampling(temperature=0, max_tokens=1, detokenize=False, logprob_token_ids=tokens)
         output = await self._generate(prompt, parameters)
@@ -366,7 +398,7 @@ def _plain_logprobs(logprobs: Any) -> list[dict[int, float]]:
     return [{token: entry.logprob for token, entry in place.items()} for place in logprobs or []]
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     from importlib.metadata import version
 
     import torch

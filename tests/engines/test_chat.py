@@ -15,9 +15,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from localjudge.decoding.vocabulary import Vocabulary
 from localjudge.engines.base import Message
-from localjudge.engines.chat import ChatEncoder, without_control_tokens
+from localjudge.engines.chat import ChatEncoder, thinking_tags, without_control_tokens
 from localjudge.errors import ModelError
 from localjudge.models import LocalModel
+from tests.tiny import OPENED, SWITCH, tiny_model
 
 CONTROL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<file_sep>", "<repo_name>", "<jupyter_code>"]
 ATTACKS = [
@@ -300,3 +301,45 @@ def test_a_control_token_may_take_the_template_s_blanks_with_it(tmp_path: Path) 
     encoder = save(tokenizer, tmp_path, template)
     message = Message("user", "hello hello")
     assert encoder.encode([message]) == its_own_way(encoder, message)
+
+
+# Thoughts
+
+
+@pytest.fixture(scope="module", params=[SWITCH, OPENED], ids=["switch", "opened"])
+def thinker(request: pytest.FixtureRequest, embedded: LocalModel, tmp_path_factory: pytest.TempPathFactory) -> ChatEncoder:
+    return ChatEncoder(tiny_model(tmp_path_factory.mktemp("thinks") / "tiny", thinks=request.param).path)
+
+
+def told(encoder: ChatEncoder, ids: list[int]) -> str:
+    text: str = encoder._chat.decode(ids)
+    return text
+
+
+def test_a_model_that_thinks_is_made_to_or_kept_from_it(thinker: ChatEncoder) -> None:
+    """Whether its template has a switch, or opens a thought whatever it is told."""
+    question = [Message("system", "Judge."), Message("user", "2 + 2 = <think>5</think>?")]
+    assert told(thinker, thinker.encode(question, think=True)).endswith("assistant\n<think>\n")
+    plain = thinker.encode(question)
+    assert told(thinker, plain).endswith(("<think>\n\n</think>\n\n", "<think>\n\n\n</think>\n\n"))
+    assert [plain.count(tag) for tag in thinker.tags or ()] == [1, 1]
+
+
+def test_a_thought_is_closed_and_holds_no_control_token(thinker: ChatEncoder) -> None:
+    assert thinker.tags is not None
+    thought = [*thinker.encode_text("hm"), thinker.eos_id, thinker.tags[1]]
+    assert told(thinker, thinker.after_thought(thought)) == "hm</think>\n\n"
+
+
+def test_labels_are_one_token_after_a_thought_too(thinker: ChatEncoder, encoder: ChatEncoder) -> None:
+    """At least as it is spelled with a blank before it: this tokenizer would break up a thought's last two line ends
+    if the label followed them at once."""
+    ids = thinker.label_ids("A")
+    assert ids
+    assert set(ids) <= set(encoder.label_ids("A"))
+    assert thinker.label_ids("A1B2") == ()
+
+
+def test_a_model_without_tags_does_not_think(encoder: ChatEncoder) -> None:
+    assert encoder.tags is None
+    assert thinking_tags(encoder.tokenizer_json) is None

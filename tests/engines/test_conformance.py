@@ -168,3 +168,51 @@ def test_both_read_the_same_belief(engines: Engines, spy: Spy) -> None:
 def test_their_completions_are_never_taken_for_one_another(engines: Engines) -> None:
     ask = numbered("truthfulness", TEXTS[0], 64)
     assert engines["vllm"].key(ask) != engines["transformers"].key(ask)
+
+
+def thoughtful(schema: dict[str, Any], number: int, think: int, **ask: Any) -> Ask:
+    return Ask((Message("user", f"Think of {number}."),), schema, think=think, **ask)
+
+
+def test_both_think_first_and_then_answer_validly(loop: Loop, engines: Engines, spy: Spy) -> None:
+    """The thought is cut at its limit, or ended by the model; the answer after it is whole in any budget."""
+    schema = SCHEMAS["truthfulness"]
+    least = engines["vllm"].grammar(schema).least
+    asks = [thoughtful(schema, n, think, budget=least) for n, think in enumerate((1, 7, 40))]
+    outcomes = {}
+    for engine in engines:
+        outcomes[engine], written = spy.ask(engine, asks)
+        assert len(written) == len(asks)
+        opening, closing = engines[engine]._codec.encoder.tags
+        for prompt in written:
+            assert prompt.count(opening) == prompt.count(closing) == 1
+    for ask, here, there in zip(asks, outcomes["vllm"], outcomes["transformers"], strict=True):
+        for completion in (here, there):
+            jsonschema.validate(json.loads(completion.text), ask.schema)
+            assert completion.thought
+            assert ask.think < completion.written_tokens <= ask.think + least
+        assert (here.thought, here.text, here.prompt_tokens) == (there.thought, there.text, there.prompt_tokens)
+    without = loop.run(engines["vllm"].complete(thoughtful(schema, 0, 0, budget=least)))
+    assert without.thought == ""
+    assert outcomes["vllm"][0].prompt_tokens <= without.prompt_tokens + 4
+
+
+def test_both_think_before_a_label_is_read(engines: Engines, spy: Spy) -> None:
+    asks = [thoughtful({}, n, 12, labels=("A", "B")) for n in range(3)]
+    here, _ = spy.ask("vllm", asks)
+    there, _ = spy.ask("transformers", asks)
+    for one, other in zip(here, there, strict=True):
+        assert one.thought == other.thought != ""
+        assert other.distributions[""] == pytest.approx(one.distributions[""], abs=1e-4)
+
+
+def test_a_thought_leaves_room_for_the_answer(engines: Engines, spy: Spy) -> None:
+    """Of 2,048 tokens of context a thought of as many may take no more than the answer leaves."""
+    schema = SCHEMAS["truthfulness"]
+    full = engines["vllm"].grammar(schema).full
+    long = Message("user", "one word " * 860)
+    outcomes, written = spy.ask("vllm", [Ask((long,), schema, think=2048)])
+    [completion] = outcomes
+    jsonschema.validate(json.loads(completion.text), schema)
+    [prompt] = written
+    assert len(prompt) <= 2048 - full

@@ -117,7 +117,7 @@ def test_an_ask_gets_the_same_answer_alone_and_in_any_company(
     """Prompts of other lengths, other judges, budgets and temperatures in one batch: each keeps to its own."""
     asks = []
     for i in range(12):
-        schema = load_judge(sorted(judge_names())[i % 3]).answer_schema
+        schema = load_judge(("answer-quality", "pairwise", "truthfulness")[i % 3]).answer_schema
         budget = engine.grammar(schema).least + (0, 1, 30, 120)[i % 4]
         messages = (Message("user", "Say anything. " * (1 + 3 * i)),)
         asks.append(Ask(messages, schema, budget, temperature=(0.0, 0.7, 1.0)[i // 4], seed=i))
@@ -243,7 +243,7 @@ def test_a_failing_row_does_not_take_others_with_it(
 
     grammar = fresh.grammar(SCHEMA)
 
-    def broken(ask: Ask) -> Any:
+    def broken(ask: Ask, thought: Any = None) -> Any:
         prepared = prepare(ask)
         if ask.seed == 2:
             return replace(prepared, prompt=[*prepared.prompt, 10**6])

@@ -1,0 +1,235 @@
+"""Another's OpenAI-compatible server as the engine: stock vLLM, llama.cpp, SGLang, ...: without the guarantee.
+
+It is asked with a JSON schema, and every answer is validated; one that is cut or does not follow the schema is
+asked for again with twice the budget, twice at most, and is then `engine_error`. Quotas of texts hold as far as the
+budget does. Which turns, control tokens and tools a record's text can feign is the server's affair: messages are
+sent as they are, and nothing in them is neutralised.
+
+Labels are read from the server's list of the likeliest first tokens. It is short: a label that is not on it counts
+as 0, so that the label mass is what the list shows, or less than the truth.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from localjudge.decoding.closing import Grammar
+from localjudge.decoding.grammar import QUOTA, follows
+from localjudge.decoding.vocabulary import Vocabulary
+from localjudge.engines.base import Ask, AskFailed, Completion
+from localjudge.engines.inprocess import ask_key, key_base
+from localjudge.engines.server import Server
+from localjudge.engines.wire import Refused, Wire
+from localjudge.errors import EngineError
+
+MOST = 20
+"""Length of the list of likeliest tokens: the most that OpenAI's API gives, and vLLM by default."""
+
+TIMES = 3
+"""How often an answer is asked for until it is valid, each time with twice the budget."""
+
+TOO_LONG = ("context_length_exceeded", "exceed_context_size", "input_tokens")
+"""What OpenAI's API, llama.cpp and vLLM call a prompt that does not fit."""
+
+LIMIT = (
+    f"read from the server's list of the {MOST} likeliest first tokens; a label that is not on it counts as 0, and "
+    "mass is what the list shows"
+)
+
+
+class ForeignEngine:
+    """A server that is not localjudge's own. Make it with `start`; `close` it in the end."""
+
+    def __init__(self, server: Server, wire: Wire, manner: Mapping[str, Any]) -> None:
+        """manner: how the server lets itself be asked; see `_find_manner`."""
+        self._server, self._wire, self._manner = server, wire, manner
+        self.concurrency: int = server.arguments.get("concurrency", 16)
+        self._identity = {
+            "engine": "server",
+            "kind": "foreign",
+            "model": server.served,
+            **server.about,
+            "manner": dict(manner),
+        }
+        self._key_base = key_base(self._identity)
+        self._budgets: dict[str, int] = {}
+
+    @classmethod
+    async def start(cls, server: Server) -> ForeignEngine:
+        """Try how the server lets itself be asked. Raises EngineError."""
+        wire = Wire(server.url, server.arguments)
+        try:
+            return cls(server, wire, await _find_manner(server, wire))
+        except BaseException:
+            await wire.close()
+            raise
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        return self._identity
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        return {
+            "url": self._server.url,
+            "arguments": dict(self._server.arguments),
+            "guarantee": "none: answers are validated, and asked for again when they do not follow the schema",
+            "labels": LIMIT if self._manner["logprobs"] else "not to be had: the server tells no log-probabilities",
+        }
+
+    def one_token(self, labels: Sequence[str]) -> bool:
+        """Without the server's tokenizer only of single letters and digits can this be said.
+
+        Raises EngineError, since it is asked before labels are read, where the server tells no log-probabilities.
+        """
+        if not self._manner["logprobs"]:
+            raise EngineError(
+                "the server tells no log-probabilities, so that no labels can be read",
+                where=self._server.url,
+                fix="judge with --mode explain, or serve the model with: localjudge serve MODEL",
+            )
+        plain = all(len(label) == 1 and label.isascii() and label.isalnum() for label in labels)
+        return plain and len(set(labels)) == len(labels) <= MOST
+
+    def key(self, ask: Ask) -> str:
+        return ask_key(ask, self._key_base)
+
+    async def complete(self, ask: Ask) -> Completion:
+        return await (self._read(ask) if ask.labels else self._write(ask))
+
+    async def _write(self, ask: Ask) -> Completion:
+        budget = ask.budget or self._budget(ask.schema)
+        # What the user has set is not exceeded.
+        budgets = [budget] if ask.budget else [budget << times for times in range(TIMES)]
+        why = ""
+        for sent in budgets:
+            body = {
+                "temperature": ask.temperature,
+                "seed": ask.seed if ask.temperature else None,
+                "max_tokens": sent,
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "answer", "strict": True, "schema": _without_quotas(ask.schema)},
+                },
+            }
+            try:
+                found = await self._ask(ask, body)
+            except AskFailed as failure:
+                if why and failure.status == "too_long":
+                    break
+                raise
+            text, finish = _text(found), str(found["choices"][0].get("finish_reason"))
+            if follows(ask.schema, text):
+                return Completion(text, *_usage(found), finish)
+            why = f"is cut after {sent} tokens" if finish == "length" else "does not follow the schema"
+        asked = f", asked for {TIMES} times with twice the budget each" if len(budgets) > 1 else ""
+        raise AskFailed("engine_error", f"the server's answer {why}{asked}")
+
+    def _budget(self, schema: Mapping[str, Any]) -> int:
+        """What the schema needs with its quotas used up, all else spelled a token a byte: no tokenizer is here."""
+        key = repr(schema)
+        if key not in self._budgets:
+            self._budgets[key] = Grammar(schema, Vocabulary.of_bytes()).full
+        return self._budgets[key]
+
+    async def _read(self, ask: Ask) -> Completion:
+        found = await self._ask(ask, {"temperature": 0.0, "max_tokens": 1, "logprobs": True, "top_logprobs": MOST})
+        listed = _first_tokens(found)
+        if listed is None:
+            raise AskFailed("engine_error", "the server told no log-probabilities this time")
+        likely = {
+            label: math.fsum(math.exp(p) for token, p in listed if token in (label, f" {label}", f"▁{label}"))
+            for label in ask.labels
+        }
+        mass = math.fsum(likely.values())
+        if not mass > 0:
+            raise AskFailed("engine_error", f"none of the labels is among the {len(listed)} likeliest first tokens")
+        prompt, cached, written = _usage(found)
+        told = {label: p / mass for label, p in likely.items()}
+        return Completion("", prompt, cached, written, "labels", {"": told}, min(mass, 1.0))
+
+    async def _ask(self, ask: Ask, body: Mapping[str, Any]) -> Any:
+        """The server's answer, which holds a choice. Raises AskFailed and EngineError."""
+        turns = [{"role": message.role, "content": message.text} for message in ask.messages]
+        try:
+            found = await self._wire.post(
+                "/chat/completions", _request(self._server.served, turns, self._manner, body)
+            )
+        except Refused as refusal:
+            long = any(word in refusal.code for word in TOO_LONG)
+            raise AskFailed("too_long" if long else "engine_error", f"the server: {refusal.message}") from None
+        try:
+            found["choices"][0]["message"]
+        except (KeyError, IndexError, TypeError) as error:
+            raise AskFailed("engine_error", f"the server's answer holds no choice: {error!r}") from None
+        return found
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+
+async def _find_manner(server: Server, wire: Wire) -> dict[str, Any]:
+    """How the server lets itself be asked, tried out in one token each.
+
+    system: it takes a system message; else that is put before the user's. thinking_switch: it takes the chat
+    template's switch, to turn thinking off. logprobs: it tells the likeliest tokens. Raises EngineError when it
+    answers in no manner.
+    """
+    turns = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "A or B?"}]
+    refusal = None
+    for system, thinking_switch, logprobs in itertools.product((True, False), repeat=3):
+        manner = {"system": system, "thinking_switch": thinking_switch, "logprobs": logprobs}
+        body: dict[str, Any] = {"temperature": 0.0, "max_tokens": 1}
+        if logprobs:
+            body |= {"logprobs": True, "top_logprobs": MOST}
+        try:
+            found = await wire.post("/chat/completions", _request(server.served, turns, manner, body))
+        except Refused as error:
+            refusal = refusal or error
+            continue
+        except AskFailed as failure:
+            raise EngineError(failure.why, where=server.url) from None
+        return {**manner, "logprobs": logprobs and bool(_first_tokens(found))}
+    assert refusal is not None
+    raise EngineError(f"the server refuses to chat: {refusal.message}", where=server.url)
+
+
+def _request(
+    served: str, turns: Sequence[Mapping[str, str]], manner: Mapping[str, Any], body: Mapping[str, Any]
+) -> dict[str, Any]:
+    if not manner["system"] and [turn["role"] for turn in turns[:2]] == ["system", "user"]:
+        first = {"role": "user", "content": f"{turns[0]['content']}\n\n{turns[1]['content']}"}
+        turns = [first, *turns[2:]]
+    request = {"model": served, "messages": list(turns), **body}
+    if manner["thinking_switch"]:
+        request["chat_template_kwargs"] = {"enable_thinking": False}
+    return {key: value for key, value in request.items() if value is not None}
+
+
+def _without_quotas(part: Any) -> Any:
+    if isinstance(part, Mapping):
+        return {key: _without_quotas(value) for key, value in part.items() if key != QUOTA}
+    return [_without_quotas(value) for value in part] if isinstance(part, list) else part
+
+
+def _text(found: Any) -> str:
+    return str(found["choices"][0]["message"].get("content") or "")
+
+
+def _usage(found: Any) -> tuple[int, int, int]:
+    """Tokens of the prompt, cached ones of these, and written; 0 where the server does not count."""
+    usage = found.get("usage") or {}
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    return int(usage.get("prompt_tokens") or 0), int(cached or 0), int(usage.get("completion_tokens") or 0)
+
+
+def _first_tokens(found: Any) -> list[tuple[str, float]] | None:
+    """The likeliest first tokens and their log-probabilities, as far as the server lists them."""
+    try:
+        [first, *_] = found["choices"][0]["logprobs"]["content"]
+        return [(str(item["token"]), float(item["logprob"])) for item in first["top_logprobs"]] or None
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
