@@ -16,13 +16,16 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from localjudge.engines.base import Engine
+from localjudge.engines.start import choose_engine
+from localjudge.errors import RunError
+from localjudge.judge.panel import combine
 from localjudge.judge.spec import JudgeSpec, load_judge
-from localjudge.models import LocalModel, find_model
+from localjudge.models import LocalModel, ServedModel, find_model
 from localjudge.offline import silence
 from localjudge.paths import cache_dir
 from localjudge.records import BadRecord, Record, read_records
 from localjudge.rows import Source
-from localjudge.run.runner import Settings, check_budget, judge_record, judge_stream, label_plan, scan
+from localjudge.run.runner import Settings, check_model, judge_record, judge_stream, label_plan, scan
 from localjudge.run.store import CompletionCache
 from localjudge.verdict import Verdict
 
@@ -54,7 +57,7 @@ def _wait(future: Future[T]) -> T:
 class LoadedModel:
     """A model in its engine, ready to judge. Close it, or use it as a context manager."""
 
-    model: LocalModel
+    model: LocalModel | ServedModel
     engine: Engine
 
     def close(self) -> None:
@@ -67,31 +70,45 @@ class LoadedModel:
         self.close()
 
 
-async def _load(model: str, engine: str, engine_args: Mapping[str, Any]) -> LoadedModel:
-    local = find_model(model)
-    if engine == "transformers":
-        from localjudge.engines.transformers import TransformersEngine
-
-        return LoadedModel(local, await TransformersEngine.start(local, engine_args))
-    from localjudge.engines.vllm import VllmEngine
-
-    return LoadedModel(local, await VllmEngine.start(local, engine_args))
+async def _load(model: str, engine: str, engine_args: Mapping[str, Any], url: str | None = None) -> LoadedModel:
+    choice = await asyncio.to_thread(choose_engine, engine, model, engine_args, url=url)
+    return LoadedModel(choice.model, await choice.start())
 
 
-def load_model(model: str, *, engine: Literal["vllm", "transformers"] = "vllm", **engine_args: Any) -> LoadedModel:
+def load_model(
+    model: str,
+    *,
+    engine: Literal["vllm", "transformers", "server"] = "vllm",
+    url: str | None = None,
+    **engine_args: Any,
+) -> LoadedModel:
     """Load a model, by its folder or card's name, into an engine. engine_args: any of that engine's arguments.
+    url: the server's, for engine='server', as in http://127.0.0.1:8000/v1.
 
     While it loads, what this process prints goes to vLLM's log. Raises ModelError and EngineError. In a script,
     call it under `if __name__ == "__main__":`, since vLLM starts its own process by importing the script anew.
     """
-    return _wait(_submit(_load(model, engine, engine_args)))
+    return _wait(_submit(_load(model, engine, engine_args, url)))
 
 
 async def _judge(
-    spec: JudgeSpec, records: Records, model: str | LoadedModel, settings: Settings, cache_completions: bool
+    spec: JudgeSpec,
+    records: Records,
+    model: str | LoadedModel | Sequence[str | LoadedModel],
+    settings: Settings,
+    cache_completions: bool,
 ) -> list[Verdict]:
+    if not isinstance(model, str | LoadedModel):
+        if not model:
+            raise RunError("a panel without models", where="model")
+        own = [await _judge(spec, records, member, settings, cache_completions) for member in model]
+        name = " + ".join(verdicts[0].model for verdicts in own if verdicts)
+        panels = [
+            [each for verdict in told for each in verdict.members or [verdict]] for told in zip(*own, strict=True)
+        ]
+        return [combine(spec, told[0].id, told, settings.combine, name) for told in panels]
     source = Path(records) if isinstance(records, str | Path) else records
-    check_budget(spec, find_model(model) if isinstance(model, str) else model.model, settings)
+    check_model(spec, find_model(model) if isinstance(model, str) else model.model, settings)
     found = scan(source, spec, settings)
     completions = CompletionCache(cache_dir() / "completions.sqlite") if cache_completions else None
     try:
@@ -138,7 +155,7 @@ async def _judge_all(
 def _start(
     judge: str | Path | JudgeSpec,
     records: Records,
-    model: str | LoadedModel,
+    model: str | LoadedModel | Sequence[str | LoadedModel],
     cache_completions: bool,
     settings: Mapping[str, Any],
 ) -> Future[list[Verdict]]:
@@ -150,7 +167,7 @@ def _start(
 def judge_records(
     judge: str | Path | JudgeSpec,
     records: Records,
-    model: str | LoadedModel,
+    model: str | LoadedModel | Sequence[str | LoadedModel],
     *,
     cache_completions: bool = True,
     **settings: Any,
@@ -158,8 +175,9 @@ def judge_records(
     """Judge records and wait; one verdict a record, in their order.
 
     judge: a built-in judge's name, a judge's folder or file, or what `load_judge` gave. records: a file, or rows as
-    mappings. model: what `load_model` gave, or a name or folder, which is loaded for this call alone. settings: the
-    fields of `localjudge.run.runner.Settings` (mode, temperature, seed, max_tokens, mapping, limit, skip_invalid).
+    mappings. model: what `load_model` gave, or a name or folder, which is loaded for this call alone; several of
+    either are a panel, and judge one after the other. settings: the fields of `localjudge.run.runner.Settings`
+    (mode, temperature, seed, max_tokens, samples, combine, think, mapping, limit, skip_invalid, ...).
 
     Raises LocalJudgeError for what is wrong with any of them; what goes wrong with one record is in its verdict's
     `status`.
@@ -170,7 +188,7 @@ def judge_records(
 async def judge_records_async(
     judge: str | Path | JudgeSpec,
     records: Records,
-    model: str | LoadedModel,
+    model: str | LoadedModel | Sequence[str | LoadedModel],
     *,
     cache_completions: bool = True,
     **settings: Any,

@@ -18,7 +18,9 @@ class Answer(_Model):
     """One question's answer.
 
     distribution: label -> probability, where the engine read it; of flags, code -> that it applies.
-    expected, sd: of a score that was read from probabilities, the mean and the standard deviation over its labels.
+    expected, sd: of a score that was read from probabilities, the mean and the standard deviation over its labels; of
+        a panel's, its members' mean or median and their standard deviation. A panel's distribution is the share of
+        its members that gave each label, and its value is None where none was given most often.
     entropy: of the distribution, in bits. mass: how much of the model's belief was on any label at all; of several
         reads the least.
     """
@@ -29,6 +31,21 @@ class Answer(_Model):
     sd: float | None = None
     entropy: float | None = None
     mass: float | None = None
+
+
+class Measurement(_Model):
+    """One indicator of 0 to 100; value is None where it cannot be judged, and it then counts nothing."""
+
+    value: float | None
+    why: list[str] = Field(default_factory=list)
+
+
+class Decision(_Model):
+    """Who decided a red line, and why."""
+
+    stands: bool
+    by: Literal["code", "model"]
+    why: str = ""
 
 
 class Usage(_Model):
@@ -59,11 +76,17 @@ class Verdict(_Model):
 
     overall: present exactly when status is 'ok'; its scale is the judge's own.
     passed: None when the judge sets no pass mark, or the record could not be judged.
-    answers: question id -> answer.
+    answers: question id -> answer. A list of findings has each with `verified`: whether its quote is in the record;
+        and where code knew better or as well, `settled` and `why`.
+    measures, dimensions, grade: of a judge whose scoring has them; a dimension that cannot be judged is None.
+    red_lines: the codes that stand. decisions: of a judge that declares red lines, each of them.
     orders: what each order of a pair was answered, straight then swapped. Preferences are in the record's own A and
         B; the swapped order's texts are as they were written, with A and B exchanged.
     order_gap: of a pair that was read from probabilities, how far the two orders are apart on A (0 to 1).
-    unsure: the label mass or the confidence was below what the run asked for; the verdict counts all the same.
+    unsure: the label mass or the confidence was below what the run asked for, or a panel was split; the verdict counts
+        all the same.
+    members: of a panel, the verdict of each member, whose `model` names it. split: the questions (question.code of
+        flags) on which as many of them say one thing as another; a flag is then not raised.
     error: what went wrong, in one sentence, when status is not 'ok'.
     """
 
@@ -76,8 +99,14 @@ class Verdict(_Model):
     orders: list[dict[str, Answer]] | None = None
     rationale: str | None = None
     red_lines: list[str] = Field(default_factory=list)
+    decisions: dict[str, Decision] = Field(default_factory=dict)
+    measures: dict[str, Measurement] = Field(default_factory=dict)
+    dimensions: dict[str, float | None] = Field(default_factory=dict)
+    grade: str | None = None
     order_gap: float | None = None
     unsure: bool = False
+    members: list[Verdict] | None = None
+    split: list[str] = Field(default_factory=list)
     error: str | None = None
     judge: str
     model: str

@@ -131,7 +131,7 @@ def test_one_model_serves_many_calls_at_once() -> None:
 def test_a_model_given_twice_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     engines: list[ScriptedEngine] = []
 
-    async def load(model: str, engine: str, arguments: dict[str, Any]) -> LoadedModel:
+    async def load(model: str, engine: str, arguments: dict[str, Any], url: str | None = None) -> LoadedModel:
         engines.append(ScriptedEngine(speed=arguments))
         return loaded(engines[-1])
 
@@ -290,3 +290,19 @@ def test_ctrl_c_in_the_plain_call_stops_the_judging(monkeypatch: pytest.MonkeyPa
     with pytest.raises(KeyboardInterrupt):
         judge_records("truthfulness", ROWS, loaded(engine))
     assert idle(engine)
+
+
+def test_several_models_are_a_panel() -> None:
+    def named(name: str) -> LoadedModel:
+        return LoadedModel(scripted_model(Path(), name=name), ScriptedEngine(settings={"model": name}))
+
+    members = [named(name) for name in ("a", "b", "c")]
+    verdicts = judge_records("truthfulness", ROWS, members)
+    own = [judge_records("truthfulness", ROWS, member) for member in members]
+    for verdict, *told in zip(verdicts, *own, strict=True):
+        assert verdict.model == "a + b + c"
+        assert [member.answers for member in verdict.members or []] == [each.answers for each in told]
+        yes = sum(each.answers["truthful"].value == "yes" for each in told)
+        assert verdict.answers["truthful"].value == ("yes" if yes > 1 else "no")
+    with pytest.raises(RunError, match="a panel without models"):
+        judge_records("truthfulness", ROWS, [])

@@ -107,7 +107,7 @@ def records(tmp_path: Path) -> Path:
         ("run pairwise {pairs} -m {model} -o {records}/out", "answers.jsonl/out: the folder cannot be written"),
         (
             "run pairwise {pairs} --modle {model} -o out",
-            "No such option: --modle (Possible options: --mode, --model)",
+            "No such option: --modle (Possible options: --mode, --model, --samples)",
         ),
         (
             "run pairwise {pairs} -m {model} -o out --limit 0",

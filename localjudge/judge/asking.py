@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from localjudge.engines.base import Ask, AskFailed, Completion
 from localjudge.errors import JudgeError
 from localjudge.judge.questions import TextQuestion, read_answers
 from localjudge.judge.spec import JudgeSpec
+from localjudge.judge.views import apply_view
 from localjudge.records import Record
 from localjudge.verdict import Answer
 
@@ -17,33 +18,59 @@ T = TypeVar("T")
 Complete = Callable[[Ask], Awaitable[Completion]]
 
 
+class Correction(Protocol):
+    """What is made of answers before they come to a verdict, as a calibration does."""
+
+    def answers(self, answers: Mapping[str, Answer], swapped: bool) -> dict[str, Answer]:
+        """One order's answers, corrected; swapped: of the swapped order, but in the record's own A and B."""
+
+    def unsure(self, answers: Mapping[str, Answer]) -> bool:
+        """Whether a verdict of these answers is to be marked so."""
+
+
 def inputs_of(spec: JudgeSpec, record: Record) -> dict[str, Any]:
     """The record's fields that the judge names, None for an optional one that is absent."""
     return {item.name: record.fields.get(item.name) for item in spec.inputs}
 
 
-async def answers_to(
-    spec: JudgeSpec, orders: Sequence[Mapping[str, Any]], complete: Complete
-) -> list[dict[str, Answer]]:
-    """Ask the judge's questions about each of these inputs, at once, and read the answers.
+def shown_of(spec: JudgeSpec, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs as the judge is shown them: of JSON that has a view, that."""
+    return {
+        item.name: value
+        if (value := fields[item.name]) is None or item.view is None
+        else apply_view(item.view, value)
+        for item in spec.inputs
+    }
 
-    Every ask is let finish, so that what did succeed is kept for the next try. Raises AskFailed: its own status
-    when all failed, 'incomplete' when only some did.
+
+async def answers_to(
+    spec: JudgeSpec, orders: Sequence[Mapping[str, Any]], complete: Complete, names: Mapping[str, Any]
+) -> list[dict[str, Answer]]:
+    """Put the judge's questions about each of these inputs, in one ask or in several, and read the answers.
+
+    names: what templates are told besides. Every ask is let finish, so that what did succeed is kept for the next
+    try. Raises AskFailed: its own status when all failed, 'incomplete' when only some did.
     """
 
-    async def one(fields: Mapping[str, Any]) -> dict[str, Answer]:
+    async def one(fields: Mapping[str, Any], part: int) -> dict[str, Answer]:
+        questions = spec.asks[part]
         try:
-            messages = spec.templates.messages(fields, spec.template_names)
+            messages = spec.templates.messages(shown_of(spec, fields), {**spec.names_for(questions), **names})
         except JudgeError as error:
             # The templates were tried when the judge was loaded: it is this record that does not fit them.
             raise AskFailed("invalid_record", f"{error.where}: {error.what}") from None
-        completion = await complete(Ask(messages=messages, schema=spec.answer_schema))
+        completion = await complete(Ask(messages=messages, schema=spec.schemas[part]))
         try:
-            return read_answers(completion.text, spec.asked, completion.distributions)
+            return read_answers(completion.text, questions, completion.distributions)
         except ValueError as error:
             raise AskFailed("engine_error", f"the answer is not valid: {error}") from None
 
-    return all_answered(await settled(one(fields) for fields in orders))
+    parts = range(len(spec.asks))
+    told = all_answered(await settled(one(fields, part) for fields in orders for part in parts))
+    return [
+        {name: answer for answers in told[i : i + len(parts)] for name, answer in answers.items()}
+        for i in range(0, len(told), len(parts))
+    ]
 
 
 async def settled(asks: Iterable[Awaitable[T]]) -> list[T | AskFailed]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from localjudge.judge.asking import Complete, inputs_of, rationale_of
+from localjudge.judge.asking import Complete, Correction, inputs_of, rationale_of
 from localjudge.judge.reading import Plan, tell
 from localjudge.judge.scoring import entropy, mean_log_odds, share_of_a, vote
 from localjudge.judge.spec import JudgeSpec
@@ -24,11 +24,18 @@ def swap_back(answers: dict[str, Answer]) -> dict[str, Answer]:
 
 
 async def judge(
-    spec: JudgeSpec, record: Record, complete: Complete, model: str, plan: Plan | None = None
+    spec: JudgeSpec,
+    record: Record,
+    complete: Complete,
+    model: str,
+    plan: Plan | None = None,
+    correct: Correction | None = None,
 ) -> Verdict:
     """Judge one record; with a plan, by reading its labels' probabilities. Raises AskFailed when an ask failed."""
-    told = await tell(spec, orders_of(spec, record), complete, plan)
+    told = await tell(spec, orders_of(spec, record), complete, plan, {})
     told[1:] = [swap_back(answers) for answers in told[1:]]
+    if correct:
+        told = [correct.answers(answers, swapped=bool(place)) for place, answers in enumerate(told)]
     return verdict_of(spec, record.id, told, model)
 
 

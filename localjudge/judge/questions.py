@@ -22,8 +22,9 @@ from pydantic import (
 )
 
 from localjudge.decoding.grammar import QUOTA
+from localjudge.judge.scoring import in_band
 from localjudge.verdict import Answer
-from localjudge.yamlfile import Complaint, Whole, shown
+from localjudge.yamlfile import Complaint, Number, Whole, shown
 
 
 def spelled(regex: str, words: str) -> AfterValidator:
@@ -57,6 +58,12 @@ def _no_bool(value: Any) -> Any:
 
 Label = Annotated[str, BeforeValidator(_as_label)]
 
+CANNOT = "cannot_judge"
+"""The label of what cannot be judged, where a question allows it: its answer is then None, and counts nothing."""
+
+PLACES = ("low", "middle", "high")
+"""Where in a band."""
+
 
 class _Question(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -89,6 +96,7 @@ class ScoreQuestion(_Question):
     least and the greatest anchor."""
 
     type: Literal["score"]
+    cannot: Annotated[bool, Field(strict=True)] = False
     anchors: dict[Annotated[int, BeforeValidator(_no_bool)], str] = Field(default_factory=dict)
     scale: tuple[int, int] | None = None
 
@@ -127,47 +135,59 @@ class ScoreQuestion(_Question):
         return list(range(low, high + 1))
 
     def json_schema(self) -> dict[str, Any]:
-        return {"enum": self.labels}
+        return {"enum": [*self.labels, *[CANNOT] * self.cannot]}
 
     def form(self) -> str:
         low, high = self.bounds
-        return f"<{low}-{high}>" if low >= 0 else f"<{low} to {high}>"
+        points = f"<{low}-{high}>" if low >= 0 else f"<{low} to {high}>"
+        return f'{points}|"{CANNOT}"' if self.cannot else points
 
     def read(self, value: Any) -> Any:
+        if self.cannot and value == CANNOT:
+            return None
         if isinstance(value, bool) or not isinstance(value, int | float) or value not in self.labels:
             raise ValueError(f"is {shown(value)}, which is not on the scale {list(self.bounds)}")
         return int(value)
+
+
+def _options_may_be_a_list(options: Any) -> Any:
+    if not isinstance(options, list | Mapping):
+        return options
+    labels = [_as_label(label) for label in options]
+    if twice := [label for label in labels if labels.count(label) > 1]:
+        raise ValueError(f"the option '{twice[0]}' is listed twice")
+    if isinstance(options, list):
+        return dict.fromkeys(labels, "")
+    return {label: meaning or "" for label, meaning in zip(labels, options.values(), strict=True)}
+
+
+Options = Annotated[dict[Label, str], Field(min_length=2), BeforeValidator(_options_may_be_a_list)]
+
+
+def _either(labels: Sequence[str]) -> str:
+    return "|".join(json.dumps(label, ensure_ascii=False) for label in labels)
 
 
 class ChoiceQuestion(_Question):
     """One of some labels. options: label -> what it means (which may be empty)."""
 
     type: Literal["choice"]
-    options: Annotated[dict[Label, str], Field(min_length=2)]
-
-    @field_validator("options", mode="before")
-    @classmethod
-    def _options_may_be_a_list(cls, options: Any) -> Any:
-        if not isinstance(options, list | Mapping):
-            return options
-        labels = [_as_label(label) for label in options]
-        if twice := [label for label in labels if labels.count(label) > 1]:
-            raise ValueError(f"the option '{twice[0]}' is listed twice")
-        if isinstance(options, list):
-            return dict.fromkeys(labels, "")
-        return {label: meaning or "" for label, meaning in zip(labels, options.values(), strict=True)}
+    cannot: Annotated[bool, Field(strict=True)] = False
+    options: Options
 
     @property
     def labels(self) -> list[str]:
         return list(self.options)
 
     def json_schema(self) -> dict[str, Any]:
-        return {"enum": self.labels}
+        return {"enum": [*self.labels, *[CANNOT] * self.cannot]}
 
     def form(self) -> str:
-        return "|".join(json.dumps(label, ensure_ascii=False) for label in self.labels)
+        return _either([*self.labels, *[CANNOT] * self.cannot])
 
     def read(self, value: Any) -> Any:
+        if self.cannot and value == CANNOT:
+            return None
         if not isinstance(value, str) or value not in self.options:
             raise ValueError(f"is {shown(value)}, which is not one of {', '.join(self.options)}")
         return value
@@ -202,7 +222,163 @@ class FlagsQuestion(_Question):
         return [code for code, raised in value.items() if raised]
 
 
-Question = Annotated[TextQuestion | ScoreQuestion | ChoiceQuestion | FlagsQuestion, Field(discriminator="type")]
+class Band(BaseModel):
+    """range: the lowest and highest score in it. text: what belongs there."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    range: tuple[Number, Number]
+    text: str = ""
+
+    @field_validator("range")
+    @classmethod
+    def _it_rises(cls, ends: tuple[float, float]) -> tuple[float, float]:
+        if not 0 <= ends[0] <= ends[1] <= 100:
+            raise ValueError(f"the band [{ends[0]:g}, {ends[1]:g}] is not two numbers that rise, from 0 to 100")
+        return ends
+
+
+class BandQuestion(_Question):
+    """One of some described bands of 0 to 100, and where in it: low, middle or high. Its number is the band's
+    lowest, its middle rounded half up, or its highest."""
+
+    type: Literal["band"]
+    cannot: Annotated[bool, Field(strict=True)] = False
+    options: Annotated[dict[Label, Band], Field(min_length=2)]
+
+    @property
+    def labels(self) -> list[str]:
+        return list(self.options)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "properties": {
+                "band": {"enum": [*self.labels, *[CANNOT] * self.cannot]},
+                "place": {"enum": list(PLACES)},
+            },
+            "required": ["band", "place"],
+            "additionalProperties": False,
+        }
+
+    def form(self) -> str:
+        return f'{{"band":{_either([*self.labels, *[CANNOT] * self.cannot])},"place":{_either(PLACES)}}}'
+
+    def read(self, value: Any) -> Any:
+        band = value
+        if isinstance(value, dict):
+            if list(value) != ["band", "place"] or value["place"] not in PLACES:
+                raise ValueError(f"is {shown(value)}, which is no band with a place in it")
+            band = value["band"]
+        if self.cannot and band == CANNOT:
+            return None
+        if not isinstance(band, str) or band not in self.options:
+            raise ValueError(f"is {shown(band)}, which is not one of {', '.join(self.options)}")
+        return band
+
+    def worth(self, band: str, place: Any = "middle") -> float:
+        return in_band(*self.options[band].range, place)
+
+
+class FindingField(BaseModel):
+    """One typed field of a finding: a text of at most `budget` tokens, or a choice; yesno is one of yes and no."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Literal["text", "choice", "yesno"]
+    ask: str = ""
+    budget: Annotated[Whole, Field(ge=1)] | None = None
+    options: Options | None = None
+
+    @model_validator(mode="after")
+    def _as_its_type_has_it(self) -> FindingField:
+        if (self.options is not None) != (self.type == "choice"):
+            raise ValueError(f"a {self.type} {'needs' if self.type == 'choice' else 'takes no'} options")
+        if self.budget is not None and self.type != "text":
+            raise ValueError(f"a {self.type} takes no budget")
+        return self
+
+    @property
+    def labels(self) -> list[str] | None:
+        """None of a text."""
+        if self.type == "yesno":
+            return ["yes", "no"]
+        return list(self.options) if self.options else None
+
+    def json_schema(self) -> dict[str, Any]:
+        if self.labels:
+            return {"enum": self.labels}
+        return {"type": "string", "minLength": 1, QUOTA: self.budget or FIELD_BUDGET}
+
+
+FIELD_BUDGET = 40
+QUOTE_BUDGET = 60
+
+
+_Name = Annotated[str, spelled(r"[A-Za-z_][A-Za-z0-9_]*", "letters, digits and _, and no digit first")]
+
+
+class FindingsQuestion(_Question):
+    """A list of quoted evidence, which may be empty: each finding a quote and typed fields, in their order.
+
+    budget: tokens of the whole list; quote_budget: of one quote. quoted_from: the inputs in which a quote must be
+    found to count; by default any that is a text.
+    """
+
+    type: Literal["findings"]
+    fields: dict[_Name, FindingField] = Field(default_factory=dict)
+    budget: Annotated[Whole, Field(ge=1)] = 600
+    quote_budget: Annotated[Whole, Field(ge=1)] = QUOTE_BUDGET
+    quoted_from: list[str] | None = None
+
+    @field_validator("fields")
+    @classmethod
+    def _the_quote_is_there_already(cls, fields: dict[str, FindingField]) -> dict[str, FindingField]:
+        for name in fields:
+            if name in ("quote", "verified", "settled", "why"):
+                raise ValueError(f"every finding has '{name}' already: give the field another name")
+        return fields
+
+    def labels_of(self, field: str) -> list[str] | None:
+        """The labels that a field can have; None of a text, and of what is no field."""
+        return self.fields[field].labels if field in self.fields else None
+
+    def json_schema(self) -> dict[str, Any]:
+        properties: dict[str, Any] = {"quote": {"type": "string", "minLength": 1, QUOTA: self.quote_budget}}
+        properties |= {name: field.json_schema() for name, field in self.fields.items()}
+        item = {
+            "type": "object",
+            "properties": properties,
+            "required": list(properties),
+            "additionalProperties": False,
+        }
+        return {"type": "array", "items": item, QUOTA: self.budget}
+
+    def form(self) -> str:
+        fields = [
+            f'"{name}":{_either(field.labels) if field.labels else chr(34) + "..." + chr(34)}'
+            for name, field in self.fields.items()
+        ]
+        return "[{" + ",".join(['"quote":"..."', *fields]) + "}, ...]"
+
+    def read(self, value: Any) -> Any:
+        if not isinstance(value, list):
+            raise ValueError(f"is {shown(value)}, which is no list")
+        keys = ["quote", *self.fields]
+        for place, finding in enumerate(value, 1):
+            if not isinstance(finding, dict) or list(finding) != keys:
+                raise ValueError(f"has a finding, number {place}, without exactly the keys {', '.join(keys)}")
+            for name, given in finding.items():
+                labels = self.labels_of(name)
+                if not isinstance(given, str) or not given or (labels is not None and given not in labels):
+                    raise ValueError(f"has a finding, number {place}, whose {name} cannot be {shown(given)}")
+        return value
+
+
+Question = Annotated[
+    TextQuestion | ScoreQuestion | ChoiceQuestion | FlagsQuestion | BandQuestion | FindingsQuestion,
+    Field(discriminator="type"),
+]
 
 
 def answer_schema(questions: Sequence[Question]) -> dict[str, Any]:
@@ -218,6 +394,15 @@ def answer_schema(questions: Sequence[Question]) -> dict[str, Any]:
 def answer_form(questions: Sequence[Question]) -> str:
     """The answer's JSON as a prompt shows it, with what goes where."""
     return "{" + ",".join(f'"{question.id}":{question.form()}' for question in questions) + "}"
+
+
+def answer_of(question: Question, value: Any) -> Answer:
+    """What a completion says in answer to a question. Raises ValueError, which goes on from "the answer"."""
+    read = question.read(value)
+    if isinstance(question, BandQuestion) and read is not None:
+        place = value["place"] if isinstance(value, dict) else "middle"
+        return Answer(value=read, expected=question.worth(read, place))
+    return Answer(value=read)
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -244,9 +429,12 @@ def read_answers(
     answers = {}
     for question in questions:
         try:
-            value = question.read(found[question.id])
+            answer = answer_of(question, found[question.id])
         except ValueError as error:
             raise ValueError(f"the answer to '{question.id}' {error}") from None
-        distribution = (distributions or {}).get(question.id)
-        answers[question.id] = Answer(value=value, distribution=dict(distribution) if distribution else None)
+        place = f"{question.id}.band" if isinstance(question, BandQuestion) else question.id
+        distribution = (distributions or {}).get(place)
+        answers[question.id] = answer.model_copy(
+            update={"distribution": dict(distribution) if distribution else None}
+        )
     return answers

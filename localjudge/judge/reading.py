@@ -7,14 +7,15 @@ Texts are not asked. A label that is not one token for the model is shown as a l
 from __future__ import annotations
 
 import asyncio
+import math
 import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from localjudge.engines.base import Ask, AskFailed, Completion, Message
 from localjudge.errors import JudgeError
-from localjudge.judge.asking import Complete, all_answered, answers_to, settled
-from localjudge.judge.questions import ChoiceQuestion, FlagsQuestion, Question, ScoreQuestion
+from localjudge.judge.asking import Complete, all_answered, answers_to, settled, shown_of
+from localjudge.judge.questions import CANNOT, BandQuestion, ChoiceQuestion, FlagsQuestion, Question, ScoreQuestion
 from localjudge.judge.scoring import entropy, expectation
 from localjudge.judge.spec import JudgeSpec
 from localjudge.verdict import Answer
@@ -26,10 +27,11 @@ FLAG = ("yes", "no")
 
 
 def own_labels(question: Question) -> list[str]:
-    """A question's labels as text; yes and no for each of its flags; none for a text."""
+    """A question's labels as text; yes and no for each of its flags; none for a text or findings."""
     if isinstance(question, FlagsQuestion):
         return list(FLAG)
-    return [str(label) for label in getattr(question, "labels", [])]
+    labels = [str(label) for label in getattr(question, "labels", [])]
+    return [*labels, *[CANNOT] * getattr(question, "cannot", False)]
 
 
 def plan_labels(spec: JudgeSpec, one_token: Callable[[Sequence[str]], bool]) -> dict[str, dict[str, str]]:
@@ -38,7 +40,7 @@ def plan_labels(spec: JudgeSpec, one_token: Callable[[Sequence[str]], bool]) -> 
     Raises JudgeError when not even letters will do.
     """
     plan = {}
-    for question in spec.questions:
+    for question in spec.own_questions:
         labels = own_labels(question)
         if not labels:
             continue
@@ -57,7 +59,9 @@ def plan_labels(spec: JudgeSpec, one_token: Callable[[Sequence[str]], bool]) -> 
 
 def _meaning(question: Question, label: str) -> str:
     if isinstance(question, ScoreQuestion):
-        return question.anchors.get(int(label), "")
+        return question.anchors.get(int(label), "") if label != CANNOT else ""
+    if isinstance(question, BandQuestion):
+        return question.options[label].text if label != CANNOT else ""
     return question.options.get(label, "") if isinstance(question, ChoiceQuestion) else ""
 
 
@@ -83,9 +87,15 @@ def _answer(question: Question, read: Sequence[Completion], shown: Mapping[str, 
     [likely] = told
     best = max(likely, key=likely.__getitem__)
     bits = entropy(likely.values())
-    if isinstance(question, ScoreQuestion):
-        mean, sd = expectation({float(label): p for label, p in likely.items()})
-        return Answer(value=int(best), distribution=likely, expected=mean, sd=sd, entropy=bits, mass=mass)
+    if best == CANNOT and getattr(question, "cannot", False):
+        return Answer(value=None, distribution=likely, entropy=bits, mass=mass)
+    if isinstance(question, ScoreQuestion | BandQuestion):
+        of = question.worth if isinstance(question, BandQuestion) else float
+        worth = {label: of(label) for label in likely if label != CANNOT}
+        judged = math.fsum(likely[label] for label in worth)
+        mean, sd = expectation({worth[label]: likely[label] / judged for label in worth})
+        value = int(best) if isinstance(question, ScoreQuestion) else best
+        return Answer(value=value, distribution=likely, expected=mean, sd=sd, entropy=bits, mass=mass)
     return Answer(value=best, distribution=likely, entropy=bits, mass=mass)
 
 
@@ -107,19 +117,20 @@ def tied(answer: Answer) -> bool:
 
 
 async def readings_of(
-    spec: JudgeSpec, orders: Sequence[Mapping[str, Any]], complete: Complete, plan: Plan
+    spec: JudgeSpec, orders: Sequence[Mapping[str, Any]], complete: Complete, plan: Plan, names: Mapping[str, Any]
 ) -> list[dict[str, Answer]]:
     """Read every question's labels about each of these inputs. Raises AskFailed as `asking.answers_to` does."""
     reads = [
         (question, code)
-        for question in spec.questions
+        for question in spec.own_questions
         if question.id in plan
         for code in (question.codes if isinstance(question, FlagsQuestion) else (None,))
     ]
 
     async def about(fields: Mapping[str, Any]) -> list[Completion | AskFailed]:
         try:
-            *before, user = spec.templates.messages(fields, {**spec.template_names, "reading": True})
+            told = {**spec.names_for(spec.asked, reading=True), **names}
+            *before, user = spec.templates.messages(shown_of(spec, fields), told)
         except JudgeError as error:
             return [AskFailed("invalid_record", f"{error.where}: {error.what}")] * len(reads)
 
@@ -142,7 +153,7 @@ async def readings_of(
         answers.append(
             {
                 question.id: _answer(question, of[question.id], plan[question.id])
-                for question in spec.questions
+                for question in spec.own_questions
                 if question.id in of
             }
         )
@@ -150,9 +161,14 @@ async def readings_of(
 
 
 async def tell(
-    spec: JudgeSpec, orders: Sequence[Mapping[str, Any]], complete: Complete, plan: Plan | None
+    spec: JudgeSpec,
+    orders: Sequence[Mapping[str, Any]],
+    complete: Complete,
+    plan: Plan | None,
+    names: Mapping[str, Any],
 ) -> list[dict[str, Answer]]:
-    """Answers about each of these inputs: read with a plan, written without one."""
+    """Answers about each of these inputs: read with a plan, written without one. names: what templates are told
+    besides the inputs and the questions."""
     if plan is None:
-        return await answers_to(spec, orders, complete)
-    return await readings_of(spec, orders, complete, plan)
+        return await answers_to(spec, orders, complete, names)
+    return await readings_of(spec, orders, complete, plan, names)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from statistics import mean, median, pstdev
+from typing import Literal
 
 
 def half_up(value: float, decimals: int = 0) -> float:
@@ -28,6 +30,17 @@ def weighted_mean(values: Mapping[str, float], weights: Mapping[str, float]) -> 
     return float(total / sum(exact.values()))
 
 
+def center(values: Sequence[float], how: Literal["mean", "median"]) -> float:
+    """The mean or the median, exact on the numbers as they print. Raises StatisticsError of nothing."""
+    exact = [Fraction(str(value)) for value in values]
+    return float(mean(exact) if how == "mean" else median(exact))
+
+
+def spread(values: Sequence[float]) -> float:
+    """The standard deviation over just these values (not of a sample)."""
+    return pstdev(values)
+
+
 def vote(labels: Sequence[str]) -> str | None:
     """The one label that all agree on, else None."""
     return labels[0] if labels and all(label == labels[0] for label in labels) else None
@@ -41,9 +54,9 @@ def share_of_a(labels: Sequence[str]) -> float:
 
 def expectation(distribution: Mapping[float, float]) -> tuple[float, float]:
     """Mean and standard deviation of value -> probability."""
-    mean = math.fsum(value * p for value, p in distribution.items())
-    variance = math.fsum((value - mean) ** 2 * p for value, p in distribution.items())
-    return mean, math.sqrt(max(variance, 0.0))
+    middle = math.fsum(value * p for value, p in distribution.items())
+    variance = math.fsum((value - middle) ** 2 * p for value, p in distribution.items())
+    return middle, math.sqrt(max(variance, 0.0))
 
 
 def entropy(probabilities: Iterable[float]) -> float:
@@ -61,3 +74,70 @@ def mean_log_odds(distributions: Sequence[Mapping[str, float]]) -> dict[str, flo
     }
     total = math.fsum(math.exp(value) for value in logs.values())
     return {label: math.exp(value) / total for label, value in logs.items()}
+
+
+def error_rate_score(errors: int, total: int, factor: float = 200) -> float | None:
+    """max(0, 100 - factor·errors/total): with 200, each per cent of errors costs two points. None when there is
+    nothing to be wrong about. Raises ValueError when more is wrong than there is."""
+    if not 0 <= errors <= total:
+        raise ValueError(f"{errors} of {total} cannot be wrong")
+    if total == 0:
+        return None
+    return float(max(Fraction(0), 100 - Fraction(str(factor)) * errors / total))
+
+
+def deduction_score(points: Iterable[float], full: float = 100) -> float:
+    """`full` less what is taken off, never below 0."""
+    return float(max(Fraction(0), Fraction(str(full)) - sum(Fraction(str(point)) for point in points)))
+
+
+def tally_score(points: Iterable[float], items: int, worth: float) -> float | None:
+    """The points earned out of `worth` each for `items` items, on 100 and at most that: with 20 items worth 10,
+    min(100, total/20·10). None without items."""
+    if items <= 0:
+        return None
+    earned = sum(Fraction(str(point)) for point in points)
+    return float(min(Fraction(100), 100 * earned / (items * Fraction(str(worth)))))
+
+
+def band_of(count: float, bands: Iterable[Sequence[float]]) -> tuple[float, float]:
+    """The lowest and highest score of the band that a count falls into. bands: (at least, low, high), in any order.
+    Raises ValueError when the count is below all of them."""
+    reached = [tuple(band) for band in bands if count >= band[0]]
+    if not reached:
+        raise ValueError(f"no band begins at or below {count:g}")
+    _, low, high = max(reached)
+    return low, high
+
+
+def in_band(low: float, high: float, place: Literal["low", "middle", "high"] = "middle") -> float:
+    """A whole number within a band: its lowest, its middle rounded half up, or its highest."""
+    return half_up({"low": low, "middle": (low + high) / 2, "high": high}[place])
+
+
+def _judged(value: float) -> Fraction:
+    """A score as a fraction. A third that became a float is a third again, so that a half is seen as one."""
+    return Fraction(value).limit_denominator(100_000)
+
+
+def mean_of_judged(values: Iterable[float | None], decimals: int = 0) -> float | None:
+    """The plain mean of what could be judged, rounded half up; None when nothing could."""
+    judged = [_judged(value) for value in values if value is not None]
+    return half_up(float(sum(judged) / len(judged)), decimals) if judged else None
+
+
+def weighted_of_judged(values: Mapping[str, float | None], weights: Mapping[str, float]) -> float | None:
+    """The weighted mean of what could be judged, not rounded: what could not leaves the weighting, and the other
+    weights keep their proportions. A value without a weight weighs 1. None when nothing that weighs could be
+    judged."""
+    judged = {name: value for name, value in values.items() if value is not None and weights.get(name, 1.0)}
+    return weighted_mean(judged, weights) if judged else None
+
+
+def grade_of(score: float, grades: Mapping[str, Sequence[float]]) -> str:
+    """The grade whose [low, high] a score falls into; one between two grades has the lower one. Raises ValueError
+    below them all."""
+    reached = {grade: bounds[0] for grade, bounds in grades.items() if score >= bounds[0]}
+    if not reached:
+        raise ValueError(f"no grade begins at or below {score:g}")
+    return max(reached, key=reached.__getitem__)

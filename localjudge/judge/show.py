@@ -23,6 +23,9 @@ def show(judge: str, settings: Iterable[str]) -> str:
         f"inputs     {', '.join(optional)}",
         f"questions  {', '.join(f'{question.id} ({question.type})' for question in spec.asked)}",
         f"overall    {_overall(spec)}",
+        *(f"pass       {one.id}: {', '.join(one.questions)}" for one in spec.passes),
+        *(f"red line   {line.code} ({line.by}): {line.text}" for line in spec.red_lines),
+        *(f"view       {item.name}: {item.view}" for item in spec.inputs if item.view),
     ]
     if any(item.type == "json" for item in spec.inputs):
         prompt = [(f"{role} template", source.text) for role, source in spec.templates.sources.items()]
@@ -40,11 +43,23 @@ def _overall(spec: JudgeSpec) -> str:
     if spec.kind == "pairwise":
         half = ["for a tie"] * spec.tie + ["when the two orders disagree"] * (spec.orders == "both")
         return "1 when A wins, 0 when B wins" + (f", a half {' or '.join(half)}" if half else "")
-    weights = ", ".join(f"{name} x {spec.scoring.weights.get(name, 1):g}" for name in spec.counted)
-    mean = f"weighted mean of {weights}" if weights else "1 without a red line, else 0"
-    mark = spec.scoring.pass_mark
+    scoring = spec.scoring
+    if scoring.dimensions:
+        parts = ", ".join(f"{part.id} x {part.weight:g} %" for part in scoring.dimensions)
+        mean = f"weighted mean of {parts}, without what cannot be judged"
+    elif scoring.overall is not None:
+        mean = f"the score '{scoring.overall}'"
+    else:
+        mean = _mean(spec)
+    mark = scoring.pass_mark
     passes = f"; passes from {mark:g}" if mark is not None else ""
-    return mean + passes + (f"; fails by any of {', '.join(spec.veto)}" if spec.veto else "")
+    fatal = [*spec.veto, *(line.code for line in spec.red_lines if line.fails)]
+    return mean + passes + (f"; fails by any of {', '.join(fatal)}" if fatal else "")
+
+
+def _mean(spec: JudgeSpec) -> str:
+    weights = ", ".join(f"{name} x {spec.scoring.weights.get(name, 1):g}" for name in spec.counted)
+    return f"weighted mean of {weights}" if weights else "1 without a red line, else 0"
 
 
 def check(judge: str, settings: Iterable[str], vocabulary: Vocabulary, counted: str) -> str:
@@ -55,14 +70,15 @@ def check(judge: str, settings: Iterable[str], vocabulary: Vocabulary, counted: 
     from localjudge.decoding.closing import Grammar
 
     spec = load_judge(judge, settings)
-    grammar = Grammar(spec.answer_schema, vocabulary)
-    lines = [
-        f"{spec.name} {spec.version} is a valid {spec.kind} judge ({spec.digest[:12]})",
-        "",
-        json.dumps(spec.answer_schema, ensure_ascii=False, indent=2),
-        "",
-        f"least budget  {grammar.least} tokens an answer ({counted})",
-        f"set budget    {grammar.full} tokens an answer",
-        *(f"warning       {warning}" for warning in spec.warnings()),
-    ]
-    return "\n".join(lines)
+    lines = [f"{spec.name} {spec.version} is a valid {spec.kind} judge ({spec.digest[:12]})"]
+    for place, schema in enumerate(spec.schemas):
+        grammar = Grammar(schema, vocabulary)
+        lines += [
+            "",
+            *([f"pass          {spec.passes[place].id}"] if spec.passes else []),
+            json.dumps(schema, ensure_ascii=False, indent=2),
+            "",
+            f"least budget  {grammar.least} tokens an answer ({counted})",
+            f"set budget    {grammar.full} tokens an answer",
+        ]
+    return "\n".join([*lines, *(f"warning       {warning}" for warning in spec.warnings())])

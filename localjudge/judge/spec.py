@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,11 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 from localjudge import yamlfile
 from localjudge.decoding.grammar import check_schema
 from localjudge.errors import JudgeError, did_you_mean, nearest
+from localjudge.judge import checks
+from localjudge.judge.counting import Name, RedLine, Scoring, check_measures, check_red_lines, overall_question
 from localjudge.judge.prompt import Source, Templates
 from localjudge.judge.questions import (
+    BandQuestion,
     ChoiceQuestion,
     FlagsQuestion,
-    Label,
     Question,
     ScoreQuestion,
     TextQuestion,
@@ -28,12 +30,37 @@ from localjudge.judge.questions import (
     spelled,
 )
 from localjudge.judge.scoring import weighted_mean
+from localjudge.judge.views import View
 from localjudge.paths import data_dir
-from localjudge.records import Field as Input
-from localjudge.yamlfile import Complaint, Document, Number, Whole
+from localjudge.records import Field as Field_
+from localjudge.yamlfile import Complaint, Document, Whole
 
 ROLES = ("system", "user")
-TAKEN = ("judge", "questions", "answer_form", "inputs", "true", "false", "none", "True", "False", "None")
+RED_LINES = "red_lines"
+"""The question that the red lines of the model are asked as."""
+
+RED_LINES_ASK = {
+    "en": "Which of these red lines does it cross?",
+    "zh": "它触犯了下列哪些红线？",
+}
+
+TAKEN = (
+    "judge",
+    "questions",
+    "question_list",
+    "answer_form",
+    "inputs",
+    "passes",
+    "reading",
+    "settled",
+    "tables",
+    "true",
+    "false",
+    "none",
+    "True",
+    "False",
+    "None",
+)
 """Names that mean something else in a template, so that no input can have them."""
 
 RATIONALE = {
@@ -42,21 +69,26 @@ RATIONALE = {
 }
 
 
-class Scoring(BaseModel):
-    """How answers become numbers.
+class Input(Field_):
+    """One input. view: what of its JSON the judge is shown."""
 
-    weights: question id -> weight; questions left out weigh 1. values: question id -> label -> number, for choices
-    that count. pass_mark (`pass` in YAML): least overall that passes. decimals: round the overall half up.
-    veto: flags questions of which a single raised code fails the record.
-    """
+    view: View | None = None
+
+    @model_validator(mode="after")
+    def _views_are_of_json(self) -> Input:
+        if self.view is not None and self.type != "json":
+            raise Complaint(f"a view is of JSON; '{self.name}' is a {self.type}", "view")
+        return self
+
+
+class Pass(BaseModel):
+    """One ask of several about a record: some of the questions. rationale: as of the judge, for this ask alone."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    weights: dict[str, Annotated[Number, Field(ge=0)]] = Field(default_factory=dict)
-    values: dict[str, dict[Label, Number]] = Field(default_factory=dict)
-    pass_mark: Number | None = Field(default=None, alias="pass")
-    decimals: Annotated[Whole, Field(ge=0, le=6)] | None = None
-    veto: list[str] | None = None
+    id: Name
+    questions: Annotated[list[str], Field(min_length=1)]
+    rationale: Annotated[Whole, Field(ge=0)] | None = None
 
 
 class JudgeSpec(BaseModel):
@@ -67,6 +99,9 @@ class JudgeSpec(BaseModel):
         kind's own templates in the judge's language.
     rationale: token budget of a text asked before everything else; 0 for none.
     order: 'rationale-first' or 'labels-first'.
+    passes: the asks that a large rubric is put in, which share all before their questions; by default one ask.
+    red_lines: what fails a record or caps its overall, decided by the model (as flags, RED_LINES) or by code.
+    checks: which code looks at a record first (`judge.checks`).
     tie, orders: pairwise only.
     """
 
@@ -84,12 +119,17 @@ class JudgeSpec(BaseModel):
     rationale: Annotated[Whole, Field(ge=0)] = 0
     order: Literal["rationale-first", "labels-first"] = "rationale-first"
     questions: Annotated[list[Question], Field(min_length=1)]
+    passes: list[Pass] = Field(default_factory=list)
+    red_lines: list[RedLine] = Field(default_factory=list)
+    checks: str | None = None
     scoring: Scoring = Scoring()
     tie: Annotated[bool, Field(strict=True)] = False
     orders: Literal["both", "single"] = "both"
 
     _templates: Templates = PrivateAttr()
+    _report: Source | None = PrivateAttr(default=None)
     _tail: Templates = PrivateAttr()
+    _question_list: Templates = PrivateAttr()
     _digest: str = PrivateAttr()
 
     @field_validator("version", mode="before")
@@ -108,6 +148,13 @@ class JudgeSpec(BaseModel):
             else item
             for item in value
         ]
+
+    @field_validator("checks")
+    @classmethod
+    def _checks_are_known(cls, name: str | None) -> str | None:
+        if name is not None and name not in checks.NAMES:
+            raise ValueError(f"there are no checks '{name}': {did_you_mean(name, checks.NAMES)}")
+        return name
 
     @model_validator(mode="before")
     @classmethod
@@ -149,11 +196,42 @@ class JudgeSpec(BaseModel):
             if name in TAKEN:
                 what = f"'{name}' means something else in templates: give the input another name"
                 raise Complaint(f"{what}, and --map it", "inputs", place)
+        if RED_LINES in ids:
+            what = f"'{RED_LINES}' is what the declared red lines are asked as: give the question another id"
+            raise Complaint(what, "questions", ids.index(RED_LINES), "id")
         if self.kind == "pairwise":
             self._check_pairwise()
         else:
+            check_red_lines(self.red_lines, self.questions, self.checks)
             self._check_scoring()
+            self._check_findings()
+        self._check_passes()
         return self
+
+    def _check_findings(self) -> None:
+        names = [item.name for item in self.inputs]
+        for place, question in enumerate(self.questions):
+            for i, name in enumerate(getattr(question, "quoted_from", None) or ()):
+                if name not in names:
+                    what = f"'{name}' is no input: {did_you_mean(name, names)}"
+                    raise Complaint(what, "questions", place, "quoted_from", i)
+
+    def _check_passes(self) -> None:
+        ids = [question.id for question in self.own_questions]
+        seen: dict[str, str] = {}
+        for place, one in enumerate(self.passes):
+            if one.id in [other.id for other in self.passes[:place]]:
+                raise Complaint(f"two passes have the id '{one.id}'", "passes", place, "id")
+            for i, question_id in enumerate(one.questions):
+                if question_id not in ids:
+                    what = f"'{question_id}' is no question: {did_you_mean(question_id, ids)}"
+                    raise Complaint(what, "passes", place, "questions", i)
+                if question_id in seen:
+                    what = f"'{question_id}' is asked in '{seen[question_id]}' already"
+                    raise Complaint(what, "passes", place, "questions", i)
+                seen[question_id] = one.id
+        if self.passes and (left := [question_id for question_id in ids if question_id not in seen]):
+            raise Complaint(f"'{left[0]}' is in no pass, so it would not be asked", "passes")
 
     def _place(self, question_id: str) -> int:
         return [question.id for question in self.questions].index(question_id)
@@ -182,12 +260,22 @@ class JudgeSpec(BaseModel):
             if not isinstance(by_id[question_id], FlagsQuestion):
                 what = f"scoring.veto is for flags; '{question_id}' is a {by_id[question_id].type}"
                 raise Complaint(what, "scoring", "veto", place)
+        check_measures(scoring, self.questions, self.checks is not None)
+        overall_question(scoring, self.questions)
+        if scoring.dimensions:
+            if scoring.weights:
+                what = "scoring.weights is of questions; the dimensions have weights of their own"
+                raise Complaint(what, "scoring", "weights")
+            self._check_codes()
+            self._check_mark()
+            return
         counted = self.counted
         for question_id in scoring.weights:
             if question_id not in counted:
                 what = f"scoring.weights weighs '{question_id}', which gives no number"
                 raise Complaint(what, "scoring", "weights", question_id)
-        if not counted and not any(isinstance(question, FlagsQuestion) for question in self.questions):
+        flags = [question for question in self.own_questions if isinstance(question, FlagsQuestion)]
+        if not counted and not flags:
             what = "nothing to score: ask a score, a choice with scoring.values, or flags"
             raise Complaint(what, "questions")
         if counted and not any(scoring.weights.get(question_id, 1.0) for question_id in counted):
@@ -203,6 +291,9 @@ class JudgeSpec(BaseModel):
                 what = f"'{question.id}' has the scale {c}-{d}, '{scores[0].id}' has {a}-{b}"
                 what += ", so their mean would mean nothing: give them one scale"
                 raise Complaint(what, "questions", self._place(question.id))
+        self._check_mark()
+
+    def _check_mark(self) -> None:
         low, high = self.bounds
         mark = self.scoring.pass_mark
         if mark is not None and not low <= mark <= high:
@@ -229,8 +320,15 @@ class JudgeSpec(BaseModel):
         if others := [q.id for q in self.questions if not isinstance(q, TextQuestion) and q is not preference]:
             what = f"a pairwise judge asks its preference and texts; '{others[0]}' is neither"
             raise Complaint(what, "questions", self._place(others[0]))
-        if self.scoring != Scoring():
-            raise Complaint("a pairwise judge counts its orders: it takes no 'scoring'", "scoring")
+        for key, value in (
+            ("scoring", self.scoring != Scoring()),
+            ("passes", self.passes),
+            ("checks", self.checks),
+        ):
+            if value:
+                raise Complaint(f"a pairwise judge counts its orders: it takes no '{key}'", key)
+        if self.red_lines:
+            raise Complaint("red lines are of one response; a pairwise judge takes none", "red_lines")
         if not self.pairs:
             raise Complaint("a pairwise judge needs inputs in pairs, such as response_a and response_b", "inputs")
         for place, item in enumerate(self.inputs):
@@ -239,17 +337,45 @@ class JudgeSpec(BaseModel):
                 raise Complaint(f"the input '{item.name}' has no counterpart '{other}'", "inputs", place)
 
     @cached_property
-    def asked(self) -> list[Question]:
-        """All questions in the order of writing, the judge's rationale included."""
-        own = list(self.questions)
-        if not self.rationale:
+    def own_questions(self) -> list[Question]:
+        """The questions, and the red lines that are the model's to decide as flags."""
+        codes = {line.code: line.text for line in self.red_lines if line.by != "code"}
+        if not codes:
+            return list(self.questions)
+        ask = RED_LINES_ASK[self.language]
+        return [*self.questions, FlagsQuestion(id=RED_LINES, type="flags", ask=ask, codes=codes)]
+
+    @cached_property
+    def asks(self) -> list[list[Question]]:
+        """The questions of each ask in the order of writing, with its rationale: one list, or one a pass."""
+        if not self.passes:
+            return [self._with_rationale("rationale", self.rationale, self.own_questions)]
+        by_id = {question.id: question for question in self.own_questions}
+        return [
+            self._with_rationale(
+                f"{one.id}_rationale",
+                self.rationale if one.rationale is None else one.rationale,
+                [by_id[name] for name in one.questions],
+            )
+            for one in self.passes
+        ]
+
+    def _with_rationale(self, name: str, budget: int, own: list[Question]) -> list[Question]:
+        if not budget:
             return own
-        text = TextQuestion(id="rationale", type="text", ask=RATIONALE[self.language], budget=self.rationale)
+        text = TextQuestion(id=name, type="text", ask=RATIONALE[self.language], budget=budget)
         return [text, *own] if self.order == "rationale-first" else [*own, text]
 
-    @property
+    @cached_property
+    def asked(self) -> list[Question]:
+        """All questions in the order of writing, rationales and red lines included."""
+        return [question for questions in self.asks for question in questions]
+
+    @cached_property
     def counted(self) -> list[str]:
-        """The ids of the questions whose answers are numbers in the overall."""
+        """The ids of the questions whose answers are numbers in the overall; beside dimensions, of none."""
+        if self.scoring.dimensions:
+            return []
         return [
             question.id
             for question in self.questions
@@ -259,16 +385,29 @@ class JudgeSpec(BaseModel):
     @property
     def bounds(self) -> tuple[float, float]:
         """The least and the greatest overall of a rubric judge, before rounding."""
-        ends: list[dict[str, float]] = [{}, {}]
-        for question in self.questions:
-            if question.id not in self.counted:
-                continue
-            values = self.scoring.values.get(question.id, {}).values()
-            points = question.bounds if isinstance(question, ScoreQuestion) else values
-            ends[0][question.id], ends[1][question.id] = min(points), max(points)
-        if not ends[0]:
+        if self.scoring.dimensions:
+            return 0.0, 100.0
+        scales = self.scales
+        if self.scoring.overall is not None:
+            return scales[self.scoring.overall]
+        if not scales:
             return 0.0, 1.0
-        return weighted_mean(ends[0], self.scoring.weights), weighted_mean(ends[1], self.scoring.weights)
+        least, greatest = ({name: scale[end] for name, scale in scales.items()} for end in (0, 1))
+        return weighted_mean(least, self.scoring.weights), weighted_mean(greatest, self.scoring.weights)
+
+    @property
+    def scales(self) -> dict[str, tuple[float, float]]:
+        """Of each score of a rubric's verdict, the least and the greatest it can be."""
+        if self.scoring.dimensions:
+            return {dimension.id: (0.0, 100.0) for dimension in self.scoring.dimensions}
+        scales: dict[str, tuple[float, float]] = {}
+        for question in self.questions:
+            if question.id in self.scoring.values:
+                values = self.scoring.values[question.id].values()
+                scales[question.id] = (min(values), max(values))
+            elif isinstance(question, ScoreQuestion):
+                scales[question.id] = question.bounds
+        return scales
 
     @property
     def veto(self) -> list[str]:
@@ -284,8 +423,13 @@ class JudgeSpec(BaseModel):
 
     @cached_property
     def answer_schema(self) -> dict[str, Any]:
-        """The JSON schema of one completion."""
+        """The JSON schema of an answer to all questions at once."""
         return answer_schema(self.asked)
+
+    @cached_property
+    def schemas(self) -> list[dict[str, Any]]:
+        """The JSON schema of each ask's completion."""
+        return [answer_schema(questions) for questions in self.asks]
 
     @property
     def templates(self) -> Templates:
@@ -297,13 +441,24 @@ class JudgeSpec(BaseModel):
         return self._tail.messages({}, names)[0].text
 
     @property
+    def report(self) -> Source | None:
+        """The template of a record's own report, where the judge has one. It is no part of the digest."""
+        return self._report
+
+    @property
     def digest(self) -> str:
         """A hash of all that makes the judge what it is: its settings and its templates."""
         return self._digest
 
     @cached_property
     def template_names(self) -> dict[str, Any]:
-        """What a template may use besides the inputs."""
+        """What a template may use besides the inputs, when all is asked at once."""
+        return self.names_for(self.asked)
+
+    def names_for(self, questions: Sequence[Question], reading: bool = False) -> dict[str, Any]:
+        """What a template may use besides the inputs, when these are asked; reading: when labels are read."""
+        described = [_described(question) for question in questions]
+        listed = self._question_list.messages({}, {"questions": described, "reading": reading})
         return {
             "judge": {
                 "name": self.name,
@@ -311,31 +466,27 @@ class JudgeSpec(BaseModel):
                 "language": self.language,
                 "tie": self.tie,
             },
-            "questions": [
-                {
-                    "id": question.id,
-                    "type": question.type,
-                    "ask": question.ask.strip(),
-                    "anchors": getattr(question, "anchors", {}),
-                    "bounds": getattr(question, "bounds", None),
-                    "options": getattr(question, "options", {}),
-                    "codes": getattr(question, "codes", {}),
-                    "budget": getattr(question, "budget", None),
-                }
-                for question in self.asked
-            ],
-            "answer_form": answer_form(self.asked),
-            "reading": False,
+            "questions": described,
+            "question_list": listed[0].text if listed else "",
+            "answer_form": answer_form(questions),
+            "passes": len(self.passes) > 1 and not reading,
+            "reading": reading,
+            "settled": [],
+            "tables": {},
         }
 
     def warnings(self) -> list[str]:
         """What is allowed but often a mistake."""
         found = []
         kinds = [question.type for question in self.asked]
-        if "text" not in kinds:
+        if not {"text", "findings"} & set(kinds):
             found.append("no text is asked for: the verdicts will come without a reason")
-        elif kinds.index("text") > 0:
-            found.append("labels are chosen before the first text: a reason written afterwards only defends them")
+        for questions in self.asks:
+            reasons = [question.type in ("text", "findings") for question in questions]
+            if any(reasons) and not reasons[0]:
+                what = "labels are chosen before the first text: a reason written afterwards only defends them"
+                found.append(what)
+                break
         for question in self.asked:
             if isinstance(question, ScoreQuestion) and not question.anchors:
                 found.append(f"'{question.id}' has no anchors: judges agree less on a bare scale")
@@ -351,6 +502,28 @@ class JudgeSpec(BaseModel):
         if self.kind == "pairwise" and self.orders == "single":
             found.append("only one order is asked: the judge's leaning to one place goes unnoticed")
         return found
+
+
+def _described(question: Question) -> dict[str, Any]:
+    """A question as templates see it. options: label -> meaning, of a band with its range; fields: of findings."""
+    options = getattr(question, "options", {})
+    if isinstance(question, BandQuestion):
+        options = {label: f"{band.range[0]:g}-{band.range[1]:g}. {band.text}" for label, band in options.items()}
+    return {
+        "id": question.id,
+        "type": question.type,
+        "ask": question.ask.strip(),
+        "anchors": getattr(question, "anchors", {}),
+        "bounds": getattr(question, "bounds", None),
+        "options": options,
+        "codes": getattr(question, "codes", {}),
+        "budget": getattr(question, "budget", None),
+        "cannot": getattr(question, "cannot", False),
+        "fields": {
+            name: {"type": field.type, "ask": field.ask, "options": field.options or {}}
+            for name, field in getattr(question, "fields", {}).items()
+        },
+    }
 
 
 def judge_names() -> dict[str, Path]:
@@ -382,52 +555,116 @@ def _find(name_or_path: str | Path) -> Path:
     raise JudgeError(f"there is no judge called '{name_or_path}'", fix=did_you_mean(str(name_or_path), built_in))
 
 
+def _in_language(path: Path, language: str | None) -> Path:
+    """The judge's file in a language, which is judge.<language>.yaml beside one of another. Raises JudgeError."""
+    if language is None:
+        return path
+    document = yamlfile.load(path, JudgeError)
+    if isinstance(document.data, Mapping) and document.data.get("language", "en") == language:
+        return path
+    other = path.with_name(f"{path.stem}.{language}{path.suffix}")
+    if not other.is_file():
+        raise JudgeError(
+            f"this judge does not come in the language '{language}'",
+            where=str(path),
+            fix=f"write {other.name} beside it, or leave --language out",
+        )
+    return other
+
+
 def _template_sources(spec: JudgeSpec, document: Document) -> dict[str, Source]:
+    """role -> its template: in the judge's file, else beside it (first in its language), else the kind's own; and
+    `report`, where there is one beside it."""
     folder = document.path.parent
-    if document.path.name == "judge.yaml":
-        known = [f"{role}.j2" for role in ROLES]
+    beside = {
+        role: [f"{role}.{spec.language}.{end}", f"{role}.{end}"]
+        for role, end in (*((role, "j2") for role in ROLES), ("report", "md.j2"))
+    }
+    if document.path.stem.split(".")[0] == "judge":
+        known = re.compile(r"(system|user)(\.(en|zh))?\.j2|report(\.(en|zh))?\.md\.j2")
         for file in sorted(folder.glob("*.j2")):
-            if file.name not in known:
-                fix = f"a judge's templates are {' and '.join(known)}: rename it, or move it away"
+            if not known.fullmatch(file.name):
+                fix = "a judge's templates are system.j2, user.j2 and report.md.j2: rename it, or move it away"
                 raise JudgeError("no template is called so", where=str(file), fix=fix)
     default = data_dir("prompts") / "_default" / spec.kind
     sources = {}
-    for role, own in zip(ROLES, (spec.system, spec.user), strict=True):
+    for role, names in beside.items():
+        own = getattr(spec, role, None)
         if own is not None:
             put = document.setting((role,))
             where = f"--set {role}" if put else str(document.path)
             sources[role] = Source(where, 1 if put else document.text_starts((role,)), own)
             continue
-        beside = folder / f"{role}.j2"
-        file = beside if beside.is_file() else default / f"{role}.{spec.language}.j2"
-        sources[role] = Source(str(file), 1, yamlfile.read_text(file, JudgeError))
+        found = [folder / name for name in names if (folder / name).is_file()]
+        if role in ROLES:
+            found.append(default / f"{role}.{spec.language}.j2")
+        if found:
+            sources[role] = Source(str(found[0]), 1, yamlfile.read_text(found[0], JudgeError))
     return sources
 
 
-def load_judge(name_or_path: str | Path, settings: Iterable[str] = ()) -> JudgeSpec:
-    """A judge by its built-in name, its folder or its file. settings: `key=value` overrides of its YAML.
+def load_judge(name_or_path: str | Path, settings: Iterable[str] = (), language: str | None = None) -> JudgeSpec:
+    """A judge by its built-in name, its folder or its file. settings: `key=value` overrides of its YAML. language:
+    that of the file to take, where it comes in several.
 
     Raises JudgeError, with file and line, for anything that is not as it should be, and for questions whose
     answers could not be enforced.
     """
-    document = yamlfile.load(_find(name_or_path), JudgeError)
+    document = yamlfile.load(_in_language(_find(name_or_path), language), JudgeError)
     if isinstance(document.data, dict):
         document = yamlfile.override(document, settings, JudgeError)
     spec = yamlfile.validate(JudgeSpec, document, JudgeError)
-    check_schema(spec.answer_schema)
+    for schema in spec.schemas:
+        check_schema(schema)
     sources = _template_sources(spec, document)
-    known = {item.name for item in spec.inputs} | set(spec.template_names) | {"inputs"}
-    spec._templates = Templates(sources, known)
-    tail = data_dir("prompts") / "_default" / f"read.{spec.language}.j2"
-    sources["read"] = Source(str(tail), 1, yamlfile.read_text(tail, JudgeError))
+    shared = data_dir("prompts") / "_default"
+    for role in ("read", "questions"):
+        file = shared / f"{role}.{spec.language}.j2"
+        sources[role] = Source(str(file), 1, yamlfile.read_text(file, JudgeError))
+    spec._question_list = Templates({"user": sources["questions"]}, ("questions", "reading"))
     spec._tail = Templates({"user": sources["read"]}, ("question", "code", "meanings", "labels"))
+    known = {item.name for item in spec.inputs} | set(spec.template_names) | {"inputs"}
+    spec._templates = Templates({role: sources[role] for role in ROLES}, known)
     whole = {
-        "spec": spec.model_dump(mode="json"),
-        "templates": {role: source.text for role, source in sources.items()},
+        "spec": spec.model_dump(mode="json", exclude_defaults=True),
+        "templates": {role: source.text for role, source in sources.items() if role != "report"},
     }
     spec._digest = hashlib.sha256(json.dumps(whole, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    spec._report = sources.get("report")
     _try_templates(spec, document)
     return spec
+
+
+def load_wordings(
+    name_or_path: str | Path, settings: Iterable[str] = (), language: str | None = None
+) -> dict[str, JudgeSpec]:
+    """A judge's other wordings by name, from `judge.wording-<name>.yaml` beside its judge.yaml: they ask the same
+    in other words, for an audit of what words alone change. Raises JudgeError for one that changes more."""
+    path = _in_language(_find(name_or_path), language)
+    settings = list(settings)
+    asked = _apart_from_words(load_judge(path, settings))
+    found = {}
+    for file in sorted(path.parent.glob(f"{path.stem}.wording-*{path.suffix}")):
+        spec = load_judge(file, settings)
+        other = _apart_from_words(spec)
+        if changed := [what for what in asked if other[what] != asked[what]]:
+            raise JudgeError(
+                f"this wording changes more than words: its {', '.join(changed)}",
+                where=str(file),
+                fix=f"keep them as they are in {path.name}",
+            )
+        found[file.stem.partition(".wording-")[2]] = spec
+    return found
+
+
+def _apart_from_words(spec: JudgeSpec) -> dict[str, Any]:
+    return {
+        "kind": (spec.kind, spec.tie, spec.orders),
+        "inputs": [(item.name, item.type, item.optional) for item in spec.inputs],
+        "questions, labels or budgets": spec.schemas,
+        "scoring": spec.scoring,
+        "red lines": [(line.code, line.by, line.fails, line.cap) for line in spec.red_lines],
+    }
 
 
 def _try_templates(spec: JudgeSpec, document: Document) -> None:

@@ -16,12 +16,13 @@ from typing import Any
 
 import jinja2
 
-from localjudge.report.summary import Mean, Share, Summary
+from localjudge.report.summary import Mean, Pairwise, Panel, Share, Summary
 
 BAR = 40
 RATIONALE = 400
 SMALL_SAMPLE = 30
 MANY_INCONSISTENT = 0.2
+LITTLE_AGREEMENT = 0.4
 
 
 def markdown(summary: Summary, run: Mapping[str, Any]) -> str:
@@ -30,6 +31,8 @@ def markdown(summary: Summary, run: Mapping[str, Any]) -> str:
         summary=summary,
         run=run,
         scores=_scores(summary),
+        members=_members(summary),
+        agreement=_agreement(summary),
         opening=opening(summary),
         warnings=warnings(summary),
         provenance=_provenance(run),
@@ -50,11 +53,26 @@ def warnings(summary: Summary) -> list[str]:
             f"the judge contradicted itself on {percent(pairs.inconsistent_share.share)} of the pairs when they "
             "were swapped."
         )
+    if summary.panel:
+        found += _panel_warnings(summary.panel)
     judged = summary.statuses["ok"]
     for question, histogram in summary.histograms.items():
         given = [(label, n) for label, n in histogram.items() if n]
         if judged > 1 and len(given) == 1 and given[0][1] == judged:
             found.append(f"the judge gave every record the same label for {plain(question)}: {plain(given[0][0])}.")
+    return found
+
+
+def _panel_warnings(panel: Panel) -> list[str]:
+    found = []
+    for question, agreement in panel.agreement.items():
+        if agreement.alpha is not None and agreement.alpha < LITTLE_AGREEMENT:
+            found.append(f"the members hardly agree on {plain(question)}: alpha {agreement.alpha:.2f}.")
+    for name, member in panel.members.items():
+        if member.failed:
+            found.append(
+                f"{plain(name)} could not judge {count(member.failed, 'record')}: the others decided them."
+            )
     return found
 
 
@@ -83,7 +101,7 @@ def opening(summary: Summary) -> str:
         pairs = summary.pairwise
         rate = pairs.win_rate_a
         said.append(f"A won {rate_of(rate, 'decided pairs')}." if rate else "No pair was decided.")
-        rest = [f"{n:,} {what}" for n, what in ((pairs.ties, "tied"), (pairs.inconsistent, "inconsistent")) if n]
+        rest = [f"{n:,} {what}" for n, what in undecided(pairs) if n]
         if rest:
             said.append(f"Not decided: {', '.join(rest)}.")
     else:
@@ -94,6 +112,11 @@ def opening(summary: Summary) -> str:
     if summary.unsure:
         said.append(f"{count(summary.unsure, 'verdict')} unsure, counted all the same.")
     return " ".join(said)
+
+
+def undecided(pairs: Pairwise) -> list[tuple[int, str]]:
+    """How many pairs nobody won, and why."""
+    return [(pairs.ties, "tied"), (pairs.inconsistent, "inconsistent"), (pairs.split, "split between the members")]
 
 
 def count(n: int, what: str) -> str:
@@ -234,6 +257,35 @@ def _scores(summary: Summary) -> list[list[Any]]:
     ]
 
 
+def _members(summary: Summary) -> list[list[Any]]:
+    if summary.panel is None:
+        return []
+    return [
+        [
+            name,
+            f"{member.judged:,}",
+            f"{member.failed:,}",
+            *((number(mean.mean, mean), interval(mean)) if (mean := member.overall) else ("–", "–")),
+        ]
+        for name, member in summary.panel.members.items()
+    ]
+
+
+def _agreement(summary: Summary) -> list[list[Any]]:
+    if summary.panel is None:
+        return []
+    return [
+        [
+            question,
+            "all equal" if it.alpha is None else f"{it.alpha:.3f}",
+            it.metric,
+            percent(it.unanimous.share) if it.unanimous else "–",
+            f"{it.split:,}",
+        ]
+        for question, it in summary.panel.agreement.items()
+    ]
+
+
 def _provenance(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     """run.json flattened: dotted key -> value."""
 
@@ -243,7 +295,7 @@ def _provenance(run: Mapping[str, Any]) -> list[tuple[str, str]]:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
         return [] if value is None else [(key, text)]
 
-    first = ("judge", "model", "engine", "records", "settings", "localjudge", "started")
+    first = ("judge", "model", "panel", "engine", "records", "settings", "localjudge", "started")
     return [row for key in first if key in run for row in flat(key, run[key])]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Iterable
 from statistics import NormalDist
 from typing import Literal
@@ -14,10 +15,15 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from localjudge.judge.asking import rationale_of
-from localjudge.judge.questions import ChoiceQuestion, FlagsQuestion, ScoreQuestion
-from localjudge.judge.scoring import share_of_a, weighted_mean
+from localjudge.judge.panel import ratings as ratings_of
+from localjudge.judge.questions import CANNOT, BandQuestion, ChoiceQuestion, FlagsQuestion, ScoreQuestion
+from localjudge.judge.scoring import share_of_a
 from localjudge.judge.spec import JudgeSpec
+from localjudge.report.alpha import Metric, RunningAlpha
 from localjudge.verdict import STATUSES, Status, Usage, Verdict
+
+SPLIT = "(split)"
+"""How a histogram names what a panel gave no answer to most often."""
 
 CASES = 5
 FAILURES = 10
@@ -88,6 +94,7 @@ class Failure(_Model):
 class Pairwise(_Model):
     """How the pairs went.
 
+    split: a panel gave no outcome most often.
     win_rate_a: A's wins among A's and B's; None when neither won any.
     inconsistent_share, first_place: None when one order was asked.
     first_place: how often the response that stood first was preferred, over all single orders, a tie counting
@@ -99,9 +106,38 @@ class Pairwise(_Model):
     wins_b: int
     ties: int
     inconsistent: int
+    split: int
     win_rate_a: Share | None
     inconsistent_share: Share | None
     first_place: Mean | None
+
+
+class Member(_Model):
+    """How one member of a panel judged. judged: its ok verdicts; failed: the others."""
+
+    judged: int
+    failed: int
+    overall: Mean | None
+
+
+class Agreement(_Model):
+    """How a panel's members agree on one question, or one code of flags.
+
+    alpha: Krippendorff's, `metric` telling by which differences; None when no two answers differ in all the run.
+    unanimous: records on which all who answered said the same. split: those without a most frequent answer.
+    """
+
+    metric: Metric
+    alpha: float | None
+    unanimous: Share | None
+    split: int
+
+
+class Panel(_Model):
+    """members: model, or model#sample -> how it judged. agreement: question, or question.code -> how they agree."""
+
+    members: dict[str, Member]
+    agreement: dict[str, Agreement]
 
 
 class Summary(_Model):
@@ -111,6 +147,7 @@ class Summary(_Model):
     histograms: question -> label -> verdicts, zeros included; flags count each code that was raised.
     worst, best: by overall, a raised red line below everything; worst first, best first; no record in both.
     records: how many there are to judge; total: how many verdicts there are so far.
+    panel: of a panel's run alone.
     usage: of all verdicts. judged: those reached in the sittings that took `seconds`.
     """
 
@@ -124,6 +161,7 @@ class Summary(_Model):
     passed: Share | None
     histograms: dict[str, dict[str, int]]
     pairwise: Pairwise | None
+    panel: Panel | None
     red_lines: dict[str, int]
     unsure: int
     worst: list[Case]
@@ -223,17 +261,18 @@ def _case(verdict: Verdict) -> Case:
 class _Pairs:
     def __init__(self, spec: JudgeSpec) -> None:
         self.spec = spec
-        self.outcomes = dict.fromkeys(("A", "B", "tie", "inconsistent"), 0)
+        self.outcomes = dict.fromkeys(("A", "B", "tie", "inconsistent", None), 0)
         self.first_place = _Running((0, 1))
         self.undecided: list[Undecided] = []
 
     def add(self, verdict: Verdict) -> None:
         outcome = verdict.answers["preference"].value
         self.outcomes[outcome] += 1
+        for member in verdict.members or ():
+            self._place(member)
         if not verdict.orders:
             return
-        straight, swapped = (order["preference"].value for order in verdict.orders)
-        self.first_place.add((share_of_a([straight]) + 1 - share_of_a([swapped])) / 2)
+        straight, swapped = self._place(verdict)
         if outcome == "inconsistent" and len(self.undecided) < CASES:
             self.undecided.append(
                 Undecided(
@@ -243,46 +282,76 @@ class _Pairs:
                 )
             )
 
+    def _place(self, verdict: Verdict) -> tuple[str, str]:
+        """Count how often the first place won over both orders, if there are two; what they were answered."""
+        if not verdict.orders:
+            return "", ""
+        straight, swapped = (order["preference"].value for order in verdict.orders)
+        self.first_place.add((share_of_a([straight]) + 1 - share_of_a([swapped])) / 2)
+        return straight, swapped
+
     def result(self, total: int) -> Pairwise:
-        a, b, ties, inconsistent = self.outcomes.values()
-        n = a + b + ties + inconsistent
+        a, b, ties, inconsistent, split = self.outcomes.values()
+        n = a + b + ties + inconsistent + split
         return Pairwise(
             n=n,
             wins_a=a,
             wins_b=b,
             ties=ties,
             inconsistent=inconsistent,
+            split=split,
             win_rate_a=share(a, a + b),
             inconsistent_share=share(inconsistent, n) if self.first_place.n else None,
             first_place=self.first_place.mean(total),
         )
 
 
-def _score_scales(spec: JudgeSpec) -> dict[str, Scale]:
-    """Score -> the least and the greatest it can be."""
-    if spec.kind == "pairwise":
-        return {"preference_a": (0, 1)}
-    scales: dict[str, Scale] = {}
-    for question in spec.questions:
-        if question.id in spec.scoring.values:
-            values = spec.scoring.values[question.id].values()
-            scales[question.id] = (min(values), max(values))
-        elif isinstance(question, ScoreQuestion):
-            scales[question.id] = question.bounds
-    return scales
+class _Members:
+    """How the members of a panel judged, and how they agree."""
 
+    def __init__(self, spec: JudgeSpec, scale: Scale) -> None:
+        self.spec, self.scale = spec, scale
+        self.overall: dict[str, _Running] = {}
+        self.failed: Counter[str] = Counter()
+        self.alphas: dict[str, RunningAlpha] = {}
+        self.split: Counter[str] = Counter()
 
-def _overall_scale(spec: JudgeSpec, scales: dict[str, Scale]) -> Scale:
-    if spec.kind == "pairwise" or not scales:
-        return (0, 1)
-    least, greatest = ({name: scale[end] for name, scale in scales.items()} for end in (0, 1))
-    return weighted_mean(least, spec.scoring.weights), weighted_mean(greatest, spec.scoring.weights)
+    def add(self, verdict: Verdict) -> None:
+        for member in verdict.members or ():
+            running = self.overall.setdefault(member.model, _Running(self.scale))
+            if member.overall is None:
+                self.failed[member.model] += 1
+            else:
+                running.add(member.overall)
+        self.split.update(verdict.split)
+        for question, ratings in ratings_of(self.spec, verdict).items():
+            metric: Metric = "interval" if all(isinstance(rating, float) for rating in ratings) else "nominal"
+            self.alphas.setdefault(question, RunningAlpha(metric)).add(ratings)
+
+    def result(self, total: int) -> Panel | None:
+        if not self.overall:
+            return None
+        return Panel(
+            members={
+                name: Member(judged=running.n, failed=self.failed[name], overall=running.mean(total))
+                for name, running in self.overall.items()
+            },
+            agreement={
+                question: Agreement(
+                    metric=alpha.metric,
+                    alpha=alpha.alpha(),
+                    unanimous=share(alpha.unanimous, alpha.units),
+                    split=self.split[question],
+                )
+                for question, alpha in self.alphas.items()
+            },
+        )
 
 
 def _empty_histograms(spec: JudgeSpec) -> dict[str, dict[str, int]]:
     histograms = {}
-    for question in spec.questions:
-        if isinstance(question, ScoreQuestion | ChoiceQuestion):
+    for question in spec.own_questions:
+        if isinstance(question, ScoreQuestion | ChoiceQuestion | BandQuestion):
             histograms[question.id] = {str(label): 0 for label in question.labels}
         elif isinstance(question, FlagsQuestion):
             histograms[question.id] = dict.fromkeys(question.codes, 0)
@@ -305,13 +374,15 @@ def summarize(
     """
     total = 0
     statuses = dict.fromkeys(STATUSES, 0)
-    scales = _score_scales(spec)
-    overall = _Running(_overall_scale(spec, scales))
+    scales: dict[str, Scale] = {"preference_a": (0, 1)} if spec.kind == "pairwise" else spec.scales
+    overall = _Running((0, 1) if spec.kind == "pairwise" else spec.bounds)
     scores = {name: _Running(scale) for name, scale in scales.items()}
     passes = graded = 0
     histograms = _empty_histograms(spec)
     pairs = _Pairs(spec) if spec.kind == "pairwise" else None
+    members = _Members(spec, overall.scale)
     red_lines = {code: 0 for name in spec.veto for code in histograms[name]}
+    red_lines |= {line.code: 0 for line in spec.red_lines}
     unsure = 0
     worst, best = _Greatest(), _Greatest()
     failures: list[Failure] = []
@@ -321,6 +392,7 @@ def summarize(
         total += 1
         statuses[verdict.status] += 1
         usage += verdict.usage
+        members.add(verdict)
         if verdict.overall is None:
             if len(failures) < FAILURES:
                 failures.append(Failure(id=verdict.id, status=verdict.status, error=verdict.error))
@@ -332,8 +404,11 @@ def summarize(
             graded += 1
             passes += verdict.passed
         for name, histogram in histograms.items():
-            value = verdict.answers[name].value
-            for label in value if isinstance(value, list) else [value]:
+            answer = verdict.answers[name].value
+            if answer is None:
+                answer = SPLIT if verdict.members else CANNOT
+                histogram.setdefault(answer, 0)
+            for label in answer if isinstance(answer, list) else [answer]:
                 histogram[str(label)] += 1
         unsure += verdict.unsure
         for code in verdict.red_lines:
@@ -357,6 +432,7 @@ def summarize(
         passed=share(passes, graded),
         histograms=histograms,
         pairwise=pairs and pairs.result(total),
+        panel=members.result(total),
         red_lines=red_lines,
         unsure=unsure,
         worst=worst.cases((overall.n + 1) // 2),

@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from localjudge.decoding.grammar import QUOTA
+from localjudge.engines.base import AskFailed
 from localjudge.errors import JudgeError, LocalJudgeError, RecordsError, RunError, did_you_mean
 from localjudge.judge import pairwise
-from localjudge.judge.asking import inputs_of, rationale_of
-from localjudge.judge.questions import FlagsQuestion, ScoreQuestion, TextQuestion
+from localjudge.judge.asking import inputs_of, rationale_of, shown_of
+from localjudge.judge.questions import FindingsQuestion, FlagsQuestion, ScoreQuestion, TextQuestion
+from localjudge.judge.rubric import settled_of
 from localjudge.judge.spec import JudgeSpec, judge_names, load_judge
 from localjudge.records import BadRecord, read_records, scan_records
 from localjudge.run.importing import SWAPPED_ID
@@ -166,8 +168,8 @@ def _labels(spec: JudgeSpec, verdicts: Iterable[Verdict]) -> dict[tuple[str, str
         question.id: list(question.codes)
         if isinstance(question, FlagsQuestion)
         else list(map(str, question.labels))
-        for question in spec.questions
-        if not isinstance(question, TextQuestion)
+        for question in spec.own_questions
+        if not isinstance(question, TextQuestion | FindingsQuestion)
     }
     asked = [question.id for question in spec.asked]
     return {
@@ -180,10 +182,11 @@ def _labels(spec: JudgeSpec, verdicts: Iterable[Verdict]) -> dict[tuple[str, str
 def columns(spec: JudgeSpec, labels: Mapping[tuple[str, str], list[str]] | None = None) -> list[Column]:
     """The columns of a judge's verdicts.
 
-    id, status, overall, passed, score_<name>, answer_<question>, unsure, rationale, red_lines (codes, with commas),
-    error, judge, model, asks, prompt_tokens, cached_tokens, written_tokens. Flags are answered by the list of codes
-    raised. Of pairs also preference_straight, preference_swapped and the two rationales, where A and B are the
-    record's own in preferences but exchanged in the swapped order's text.
+    id, status, overall, passed, score_<name>, grade and measure_<name> where the judge has them, answer_<question>,
+    unsure, rationale, red_lines (codes, with commas), error, judge, model, asks, prompt_tokens, cached_tokens,
+    written_tokens. Flags are answered by the list of codes raised, findings by their JSON. Of pairs also
+    preference_straight, preference_swapped and the two rationales, where A and B are the record's own in
+    preferences but exchanged in the swapped order's text.
 
     labels: what there are probabilities of, as (order or nothing, question) -> labels: a column each,
     p_<question>_<label>, or p_<order>_<question>_<label>. Raises RunError when two columns would have one name.
@@ -194,12 +197,18 @@ def columns(spec: JudgeSpec, labels: Mapping[tuple[str, str], list[str]] | None 
         Column("overall", "float64", lambda v: v.overall),
         Column("passed", "bool_", lambda v: v.passed),
     ]
-    for name in ["preference_a"] if spec.kind == "pairwise" else spec.counted:
+    for name in ["preference_a"] if spec.kind == "pairwise" else spec.scales:
         found.append(Column(f"score_{name}", "float64", _score(name)))
-    for question in spec.questions:
+    if spec.scoring.grades:
+        found.append(Column("grade", "string", lambda v: v.grade))
+    for name in spec.scoring.measures:
+        found.append(Column(f"measure_{name}", "float64", _measure(name)))
+    for question in spec.own_questions:
         kind = "int64" if isinstance(question, ScoreQuestion) else "string"
         kind = "codes" if isinstance(question, FlagsQuestion) else kind
-        found.append(Column(f"answer_{question.id}", kind, _answer("", question.id)))
+        value = _answer("", question.id)
+        value = _as_json(value) if isinstance(question, FindingsQuestion) else value
+        found.append(Column(f"answer_{question.id}", kind, value))
     if spec.kind == "pairwise":
         for order in _ORDERS[: 2 if spec.orders == "both" else 1]:
             found.append(Column(f"preference_{order}", "string", _answer(order, "preference")))
@@ -237,6 +246,18 @@ def _answers(verdict: Verdict, order: str) -> Mapping[str, Answer]:
 
 def _score(name: str) -> Callable[[Verdict], Any]:
     return lambda verdict: verdict.scores.get(name)
+
+
+def _measure(name: str) -> Callable[[Verdict], Any]:
+    return lambda verdict: (found := verdict.measures.get(name)) and found.value
+
+
+def _as_json(of: Callable[[Verdict], Any]) -> Callable[[Verdict], Any]:
+    def text(verdict: Verdict) -> Any:
+        value = of(verdict)
+        return None if value is None else json.dumps(value, ensure_ascii=False)
+
+    return text
 
 
 def _answer(order: str, question: str) -> Callable[[Verdict], Any]:
@@ -377,9 +398,15 @@ class _Asks:
                 what = f"the id ends in '{SWAPPED_ID}', which tells a pair's second request from its first"
                 raise RecordsError(what, where=record.where, fix="give the record another id")
             try:
-                asked = [spec.templates.messages(fields, spec.template_names) for fields in orders]
+                asked = []
+                for fields in orders:
+                    names = {**spec.template_names, **settled_of(spec, fields)}
+                    asked.append(spec.templates.messages(shown_of(spec, fields), names))
             except JudgeError as error:  # a template finds no place in this record
                 self._leave_out(f"{record.where}: {error.where}: {error.what}")
+                continue
+            except AskFailed as failure:  # nor can a check read it
+                self._leave_out(f"{record.where}: {failure.why}")
                 continue
             for end, messages in zip(("", SWAPPED_ID), asked, strict=False):
                 yield {
@@ -408,7 +435,10 @@ def _portable(schema: Mapping[str, Any]) -> dict[str, Any]:
     back is validated in full all the same."""
     found = {key: value for key, value in schema.items() if key not in (QUOTA, "minLength")}
     if "enum" in found:
-        found["type"] = "string" if isinstance(found["enum"][0], str) else "integer"
+        kinds = sorted({"string" if isinstance(label, str) else "integer" for label in found["enum"]})
+        found["type"] = kinds[0] if len(kinds) == 1 else kinds
     if "properties" in found:
         found["properties"] = {name: _portable(inner) for name, inner in found["properties"].items()}
+    if "items" in found:
+        found["items"] = _portable(found["items"])
     return found

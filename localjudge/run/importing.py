@@ -22,13 +22,16 @@ import localjudge
 from localjudge.engines.base import AskFailed
 from localjudge.errors import LocalJudgeError, RecordsError, RunError, did_you_mean, nearest
 from localjudge.judge import pairwise, rubric
-from localjudge.judge.asking import all_answered
+from localjudge.judge.asking import all_answered, inputs_of
 from localjudge.judge.questions import (
+    BandQuestion,
     ChoiceQuestion,
+    FindingsQuestion,
     FlagsQuestion,
     Question,
     ScoreQuestion,
     TextQuestion,
+    answer_of,
     read_answers,
 )
 from localjudge.judge.spec import JudgeSpec
@@ -239,7 +242,19 @@ class _Records:
             if problems:
                 yield BadRecord(record.id, record.where, "; ".join(problems))
             else:
-                yield _VERDICT_OF[self._spec.kind](self._spec, record.id, told, model)
+                yield self._verdict(record, told, model)
+
+    def _verdict(self, record: Record, told: list[dict[str, Answer]], model: str) -> Verdict | BadRecord:
+        spec = self._spec
+        if spec.kind == "pairwise":
+            return pairwise.verdict_of(spec, record.id, told, model)
+        fields = inputs_of(spec, record)
+        whole = all(fields[item.name] is not None for item in spec.inputs if not item.optional)
+        try:
+            checked = rubric.checked_of(spec, fields) if whole else None
+            return rubric.verdict_of(spec, record.id, told, model, fields if whole else None, checked)
+        except AskFailed as failure:
+            return BadRecord(record.id, record.where, failure.why)
 
     def _answers(self, record: Record) -> tuple[list[dict[str, Answer]], list[str]]:
         """What each order was answered, and all that is wrong with it."""
@@ -263,7 +278,7 @@ class _Records:
         if value is None or value == "":
             return [] if isinstance(question, TextQuestion) else [self._missing(name, fields)]
         try:
-            answers[name] = Answer(value=question.read(_as_asked(question, value)))
+            answers[name] = answer_of(question, _as_asked(question, value))
         except ValueError as error:
             return [f"the answer to '{name}' {error}"]
         return []
@@ -290,6 +305,10 @@ def _as_asked(question: Question, value: Any) -> Any:
         return float(value)
     if isinstance(question, ChoiceQuestion) and type(value) is int:
         return str(value)
+    if isinstance(question, FindingsQuestion | BandQuestion) and isinstance(value, str) and value[0] in "[{":
+        value, problem = parse_json(Decoder(), value)  # a table of nothing but text
+        if problem:
+            raise ValueError(f"should be JSON: {problem}")
     if isinstance(question, FlagsQuestion):
         return _flags(list(question.codes), value)
     return value

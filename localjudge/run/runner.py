@@ -12,29 +12,34 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 import localjudge
 from localjudge.decoding.closing import Grammar
 from localjudge.decoding.grammar import follows
 from localjudge.decoding.vocabulary import Vocabulary
 from localjudge.engines.base import Ask, AskFailed, Completion, Engine
-from localjudge.errors import JudgeError, RecordsError, RunError, did_you_mean
-from localjudge.judge import pairwise, rubric
+from localjudge.engines.chat import TAGS, thinking_tags
+from localjudge.errors import JudgeError, ModelError, RecordsError, RunError, did_you_mean
+from localjudge.judge import pairwise, panel, rubric
+from localjudge.judge.asking import Correction
+from localjudge.judge.panel import Combine
 from localjudge.judge.reading import Plan, confidence, plan_labels, tied
 from localjudge.judge.spec import JudgeSpec
-from localjudge.models import LocalModel
+from localjudge.models import LocalModel, ServedModel
 from localjudge.paths import cache_dir
 from localjudge.records import BadRecord, Record, Scan, read_records, scan_records
 from localjudge.report.markdown import markdown
+from localjudge.report.record import RecordReport
 from localjudge.report.summary import Summary, summarize
 from localjudge.rows import Source
 from localjudge.run.progress import RunProgress
+from localjudge.run.reports import write_reports
 from localjudge.run.store import (
-    RETRIED,
     CompletionCache,
     RunDirectory,
     differences,
+    may_mend,
     read_verdicts,
     write_atomically,
 )
@@ -49,6 +54,9 @@ class Settings(BaseModel):
     mode: 'explain' (a reason, then labels) or 'score' (nothing written, the labels' probabilities read).
     max_tokens: the most to write an ask, None for what the judge's own budgets need.
     min_mass, min_confidence: below these a verdict that was read is marked unsure.
+    samples: how many times each record is judged, with seeds from `seed` on; their panel is the verdict.
+    combine: how a panel's scores become one.
+    think: the most tokens that the model may think before each answer, in its own tags; 0 for not at all.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -62,6 +70,16 @@ class Settings(BaseModel):
     skip_invalid: bool = False
     min_mass: Annotated[float, Field(ge=0, le=1)] = 0.0
     min_confidence: Annotated[float, Field(ge=0, le=1)] = 0.0
+    samples: Annotated[int, Field(ge=1, le=1000)] = 1
+    combine: Combine = "mean"
+    think: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> Settings:
+        if self.samples > 1 and (self.mode == "score" or not self.temperature):
+            why = "score mode reads probabilities" if self.mode == "score" else "temperature is 0"
+            raise ValueError(f"{self.samples} samples would all be the same, since {why}")
+        return self
 
     @classmethod
     def of(cls, **settings: Any) -> Settings:
@@ -70,6 +88,9 @@ class Settings(BaseModel):
             return cls(**settings)
         except ValidationError as error:
             first = error.errors()[0]
+            if not first["loc"]:
+                what = first["msg"].removeprefix("Value error, ")
+                raise RunError(what, fix="give a temperature such as 0.7, in explain mode") from None
             name = str(first["loc"][0])
             fix = did_you_mean(name, cls.model_fields) if first["type"] == "extra_forbidden" else None
             what = "is not a setting" if fix else f"cannot be {first['input']!r}: {first['msg'].lower()}"
@@ -90,6 +111,7 @@ class _Asker:
             budget=ask.budget or settings.max_tokens,
             temperature=settings.temperature,
             seed=settings.seed,
+            think=settings.think,
         )
         key = self._engine.key(ask) if self._cache else ""
         completion = self._cache.get(key) if self._cache else None
@@ -117,17 +139,43 @@ async def judge_record(
     settings: Settings,
     cache: CompletionCache | None = None,
     plan: Plan | None = None,
+    correct: Correction | None = None,
 ) -> Verdict:
-    """One record's verdict, whatever happens to its asks; with a plan, by reading labels.
+    """One record's verdict, whatever happens to its asks; with a plan, by reading labels. Of several samples, their
+    panel's.
 
     Raises EngineError when no ask can be answered.
     """
     if isinstance(record, BadRecord):
         error = f"{record.where}: {record.problem}"
         return Verdict(id=record.id, status="invalid_record", error=error, judge=spec.name, model=model)
+    if settings.samples == 1:
+        return await _judge_once(spec, record, engine, model, settings, cache, plan, correct)
+    samples = [
+        settings.model_copy(update={"seed": settings.seed + i, "samples": 1}) for i in range(settings.samples)
+    ]
+    members = await asyncio.gather(
+        *(
+            _judge_once(spec, record, engine, f"{model}#{i}", sample, cache, plan, correct)
+            for i, sample in enumerate(samples, 1)
+        )
+    )
+    return panel.combine(spec, record.id, members, settings.combine, model)
+
+
+async def _judge_once(
+    spec: JudgeSpec,
+    record: Record,
+    engine: Engine,
+    model: str,
+    settings: Settings,
+    cache: CompletionCache | None,
+    plan: Plan | None,
+    correct: Correction | None,
+) -> Verdict:
     asker = _Asker(engine, cache, settings)
     try:
-        verdict = await KINDS[spec.kind](spec, record, asker, model, plan)
+        verdict = await KINDS[spec.kind](spec, record, asker, model, plan, correct)
     except AskFailed as failure:
         verdict = Verdict(id=record.id, status=failure.status, error=failure.why, judge=spec.name, model=model)
     unsure = any(
@@ -136,6 +184,7 @@ async def judge_record(
         or (answer.mass is not None and tied(answer))
         for answer in verdict.answers.values()
     )
+    unsure = unsure or (correct is not None and correct.unsure(verdict.answers))
     return verdict.model_copy(update={"usage": asker.usage, "unsure": unsure})
 
 
@@ -186,11 +235,15 @@ def scan(path: Source, spec: JudgeSpec, settings: Settings) -> Scan:
     return found
 
 
-def check_budget(spec: JudgeSpec, model: LocalModel, settings: Settings) -> None:
-    """Raises JudgeError when max_tokens cannot hold the shortest answer, as this model's tokenizer spells it."""
-    if settings.max_tokens is None or settings.mode == "score":
+def check_model(spec: JudgeSpec, model: LocalModel | ServedModel, settings: Settings) -> None:
+    """What can be refused before the model is loaded, by its tokenizer. Raises JudgeError when max_tokens cannot
+    hold the shortest answer, ModelError when the model has no tags to think between."""
+    if settings.think:
+        _check_thinking(model)
+    if settings.max_tokens is None or settings.mode == "score" or model.path is None:
         return
-    least = Grammar(spec.answer_schema, Vocabulary.from_folder(model.path)).least
+    vocabulary = Vocabulary.from_folder(model.path)
+    least = max(Grammar(schema, vocabulary).least for schema in spec.schemas)
     if settings.max_tokens < least:
         raise JudgeError(
             f"{settings.max_tokens} tokens are too few for an answer to '{spec.name}'",
@@ -199,26 +252,47 @@ def check_budget(spec: JudgeSpec, model: LocalModel, settings: Settings) -> None
         )
 
 
+def _check_thinking(model: LocalModel | ServedModel) -> None:
+    if model.path is None:
+        raise ModelError(
+            "how a model thinks is up to a server that is not localjudge's own",
+            where="--think",
+            fix="serve the model with `localjudge serve`, or leave --think out",
+        )
+    if thinking_tags((model.path / "tokenizer.json").read_text(encoding="utf-8")) is None:
+        raise ModelError(
+            f"{model.name} has no tags to think between ({', '.join(tag for tag, _ in TAGS)}, ...)",
+            where="--think",
+            fix="leave it out: this model gives its reasons in the rationale",
+        )
+
+
 @dataclass
 class Run:
     """One sitting of a run: from a checked judge, model and records to a directory of verdicts.
 
     start_engine is called only when something is left to judge.
+    correct, corrected_by: what is made of answers before they come to a verdict, and what run.json says of it.
     judging: the engine is up, so that the run is stopped by cancelling `go`; before and after, any moment will do.
-    stopping: set it before cancelling. What fails from then on fails because of that, and is not kept.
     """
 
     spec: JudgeSpec
     records: Path
-    model: LocalModel
+    model: LocalModel | ServedModel
     directory: Path
     settings: Settings
     start_engine: Callable[[], Awaitable[Engine]]
     shared_cache: bool = True
     retry_failed: bool = False
+    correct: Correction | None = None
+    corrected_by: Mapping[str, Any] | None = None
     say: Callable[[str], None] = lambda text: None
     judging: bool = field(default=False, init=False)
     stopping: bool = field(default=False, init=False)
+
+    def stop(self) -> None:
+        """Say that `go` is about to be cancelled: what fails from now on fails because of that, and is not kept."""
+        self.stopping = True
 
     def _made_by(self, found: Scan) -> dict[str, Any]:
         """What decides the verdicts, as far as it is known before the engine starts."""
@@ -237,12 +311,15 @@ class Run:
             },
             "records": {"digest": found.digest, "total": found.total},
             "settings": self.settings.model_dump(),
+            "calibration": self.corrected_by,
         }
 
     async def go(self) -> Summary:
         """Judge what is not judged yet, then summarise. Raises LocalJudgeError; verdicts reached are kept."""
         stamp = _stamp(self.records)
-        check_budget(self.spec, self.model, self.settings)
+        check_model(self.spec, self.model, self.settings)
+        if self.spec.report:
+            RecordReport(self.spec, self.spec.report)  # a broken template is told before anything is judged
         found = scan(self.records, self.spec, self.settings)
         directory = RunDirectory(self.directory)
         try:
@@ -262,12 +339,16 @@ class Run:
                 "started": datetime.now(UTC).isoformat(timespec="seconds"),
                 "engine": None,
                 "spec": self.spec.model_dump(mode="json", by_alias=True),
-                "paths": {"records": str(self.records.resolve()), "model": str(self.model.path)},
+                "report": list(self.spec.report) if self.spec.report else None,
+                "paths": {
+                    "records": str(self.records.resolve()),
+                    "model": str(self.model.path) if self.model.path else None,
+                },
                 "sessions": [],
             }
             directory.write_run(run)
         else:
-            self._refuse_changes("run that was made otherwise", {key: run[key] for key in made_by}, made_by)
+            self._refuse_changes("run that was made otherwise", {key: run.get(key) for key in made_by}, made_by)
         if done:
             self.say(f"{done} of {found.total} records are judged already")
         try:
@@ -278,7 +359,10 @@ class Run:
             with contextlib.suppress(RunError):  # what ended the run is what to tell
                 write_summary(self.directory, self.spec, run)
             raise
-        return write_summary(self.directory, self.spec, run)
+        summary = write_summary(self.directory, self.spec, run)
+        if self.spec.report:
+            write_reports(self.directory, self.spec, run)
+        return summary
 
     def _refuse_changes(self, what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         if changed := differences(old, new):
@@ -328,11 +412,13 @@ class Run:
         plan: Plan | None,
     ) -> None:
         async def judge(record: Record | BadRecord) -> Verdict:
-            return await judge_record(self.spec, record, engine, self.model.name, self.settings, cache, plan)
+            return await judge_record(
+                self.spec, record, engine, self.model.name, self.settings, cache, plan, self.correct
+            )
 
         def keep(verdict: Verdict) -> None:
             # An engine process in the same terminal gets the same Ctrl-C, and fails its asks before we are done.
-            if self.stopping and verdict.status in RETRIED:
+            if self.stopping and may_mend(verdict):
                 return
             directory.append(verdict)
             progress.add(verdict.status)

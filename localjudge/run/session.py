@@ -4,26 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from localjudge.errors import EngineError, RunError
-from localjudge.report.summary import Summary
-from localjudge.run.runner import Run, judge_of, write_summary
+from localjudge.run.reports import one_report, template_of, write_reports
+from localjudge.run.runner import judge_of, write_summary
 from localjudge.run.store import RunDirectory
 
+T_co = TypeVar("T_co", covariant=True)
 
-def run_to_end(run: Run) -> Summary | None:
+
+class Job(Protocol[T_co]):
+    """A run of one model, of a panel or of a suite."""
+
+    @property
+    def judging(self) -> bool: ...
+    @property
+    def stopping(self) -> bool: ...
+    def stop(self) -> None: ...
+    def go(self) -> Coroutine[Any, Any, T_co]: ...
+
+
+def run_to_end(run: Job[T_co]) -> T_co | None:
     """Run until all is judged; None when SIGINT or SIGTERM stopped it. Verdicts reached are kept either way.
 
     Call it on the main thread, where signals arrive.
     """
 
-    async def go() -> Summary | None:
+    async def go() -> T_co | None:
         loop = asyncio.get_running_loop()
         task = asyncio.ensure_future(run.go())
 
         def stop(*_: object) -> None:
-            run.stopping = True
+            run.stop()
             loop.call_soon_threadsafe(task.cancel)
             # Reading records and loading a model do not give way to the loop, and take minutes: break into them.
             if not run.judging and asyncio.current_task(loop) is task:
@@ -45,15 +60,22 @@ def run_to_end(run: Run) -> Summary | None:
     return asyncio.run(go())
 
 
-def report_again(path: Path) -> str:
-    """Write a run's summary.json and report.md anew from its verdicts; the report's text. Raises RunError."""
+def report_again(path: Path, record_id: str | None = None) -> str:
+    """Write a run's summary.json and report.md anew from its verdicts, and its records' own reports where its judge
+    has a template for them; the report's text. With a record's id: that record's report alone, which writes
+    nothing. Raises RunError."""
     if not (path / "run.json").is_file():
         raise RunError("this folder holds no run", where=str(path), fix="give the folder that `-o` named")
     directory = RunDirectory(path)
     try:
         run = directory.read_run()
         assert run is not None
-        write_summary(path, judge_of(path, run), run)
+        spec = judge_of(path, run)
+        if record_id is not None:
+            return one_report(path, spec, run, record_id)
+        write_summary(path, spec, run)
+        if template_of(run):
+            write_reports(path, spec, run)
     finally:
         directory.close()
     return (path / "report.md").read_text(encoding="utf-8")

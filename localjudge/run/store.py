@@ -26,14 +26,19 @@ from localjudge.verdict import Verdict
 SYNC_EVERY = 1.0
 """Seconds between forced writes to the disk: what a power cut may cost. A killed process loses nothing."""
 
-RETRIED = ("engine_error", "incomplete")
-"""The statuses that another try may mend."""
+_MAY_MEND = ("engine_error", "incomplete")
+
+
+def may_mend(verdict: Verdict) -> bool:
+    """Whether another try may do better: it failed, or a member of its panel did, for want of an answer."""
+    return any(each.status in _MAY_MEND for each in (verdict, *(verdict.members or ())))
+
 
 _RUN_KEYS = {"judge", "model", "records", "settings", "engine", "spec", "sessions"}
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
     """What the disk refuses, as a RunError."""
     try:
         yield
@@ -48,7 +53,7 @@ def _writing(path: Path) -> Iterator[None]:
 def write_atomically(path: Path, text: str) -> None:
     """Write a whole file, or leave the old one as it was. Raises RunError."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with _writing(path):
+    with writing(path):
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -98,6 +103,43 @@ def read_verdicts(directory: Path) -> Iterator[Verdict]:
                     where=f"{path}:{number}",
                     fix="delete it",
                 ) from None
+
+
+class VerdictsById:
+    """A run's verdicts, found by their records' ids; their places alone are held, on disk when they are many."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises RunError when the folder holds no run."""
+        for _ in read_verdicts(directory):  # raises for what is no run, or has a broken line
+            pass
+        path = directory / "verdicts.jsonl"
+        self._places = sqlite3.connect("")
+        self._places.execute("CREATE TABLE at (id TEXT PRIMARY KEY, start INT) WITHOUT ROWID")
+        self._file: BinaryIO | None = path.open("rb") if path.is_file() else None
+        start = 0
+        for line in self._file or ():
+            if line.endswith(b"\n"):
+                self._places.execute("INSERT OR IGNORE INTO at VALUES (?, ?)", (json.loads(line)["id"], start))
+            start += len(line)
+
+    def __len__(self) -> int:
+        count: int = self._places.execute("SELECT count(*) FROM at").fetchone()[0]
+        return count
+
+    def ids(self) -> list[str]:
+        return [record_id for (record_id,) in self._places.execute("SELECT id FROM at")]
+
+    def get(self, record_id: str) -> Verdict | None:
+        row = self._places.execute("SELECT start FROM at WHERE id = ?", (record_id,)).fetchone()
+        if row is None or self._file is None:
+            return None
+        self._file.seek(row[0])
+        return Verdict.model_validate_json(self._file.readline())
+
+    def close(self) -> None:
+        self._places.close()
+        if self._file is not None:
+            self._file.close()
 
 
 class RunDirectory:
@@ -163,18 +205,18 @@ class RunDirectory:
         """
         count = 0
         for verdict in read_verdicts(self.path):
-            if not (retry_failed and verdict.status in RETRIED):
+            if not (retry_failed and may_mend(verdict)):
                 count += self._ids.execute("INSERT OR IGNORE INTO done VALUES (?)", (verdict.id,)).rowcount
         return count
 
     def open(self, *, retry_failed: bool = False) -> None:
         """Get ready to append: cut a torn last line off and, to retry them, drop the verdicts that failed."""
-        with _writing(self.verdicts_file):
+        with writing(self.verdicts_file):
             if retry_failed:
                 kept = self.verdicts_file.with_name(".verdicts.jsonl.tmp")
                 with kept.open("w", encoding="utf-8") as file:
                     for verdict in read_verdicts(self.path):
-                        if verdict.status not in RETRIED:
+                        if not may_mend(verdict):
                             file.write(verdict.model_dump_json() + "\n")
                     file.flush()
                     os.fsync(file.fileno())
@@ -192,7 +234,7 @@ class RunDirectory:
         """Add a verdict; it survives the death of this process as soon as this returns."""
         assert self._file is not None
         line = verdict.model_dump_json().encode() + b"\n"
-        with _writing(self.verdicts_file):
+        with writing(self.verdicts_file):
             try:
                 written = 0
                 while written < len(line):  # a disk that fills up takes a part, and says so only the next time
@@ -209,7 +251,7 @@ class RunDirectory:
     def close(self) -> None:
         try:
             if self._file is not None:
-                with self._file, _writing(self.verdicts_file):
+                with self._file, writing(self.verdicts_file):
                     os.fsync(self._file.fileno())
         finally:
             self._file = None

@@ -16,7 +16,16 @@ from localjudge.judge.prompt import Source, Templates, fence
 from localjudge.judge.spec import load_judge
 from localjudge.paths import data_dir
 
-NAMES: dict[str, Any] = {"judge": {"task": "Judge it."}, "questions": [], "answer_form": "{}", "reading": False}
+NAMES: dict[str, Any] = {
+    "judge": {"task": "Judge it."},
+    "questions": [],
+    "question_list": "Questions:",
+    "answer_form": "{}",
+    "passes": False,
+    "reading": False,
+    "settled": [],
+    "tables": {},
+}
 
 
 def render(template: str, **fields: Any) -> str:

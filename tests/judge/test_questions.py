@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from localjudge.decoding.grammar import check_schema
 from localjudge.judge.questions import Question, answer_form, answer_schema, read_answers
@@ -20,9 +21,21 @@ QUESTIONS: list[Question] = TypeAdapter(list[Question]).validate_python(
         {"id": "good", "type": "score", "ask": "Is it good?", "scale": [-1, 3]},
         {"id": "kind", "type": "choice", "ask": "Which?", "options": ["yes", "是", 'so "so"', "back\\slash", "🙂"]},
         {"id": "lines", "type": "flags", "ask": "Any?", "codes": {"A-1": "harm", "B.2": "lie"}},
+        {
+            "id": "found",
+            "type": "findings",
+            "ask": "What is wrong?",
+            "budget": 200,
+            "fields": {
+                "code": {"type": "choice", "options": {"D1": "a lie", "D2": "a slip"}},
+                "grave": {"type": "yesno", "ask": "Is it grave?"},
+                "reason": {"type": "text", "budget": 20},
+            },
+        },
     ]
 )
-ANSWER = {"why": "because", "good": 3, "kind": "是", "lines": {"A-1": False, "B.2": True}}
+FOUND = [{"quote": "he said", "code": "D2", "grave": "no", "reason": "why not"}]
+ANSWER = {"why": "because", "good": 3, "kind": "是", "lines": {"A-1": False, "B.2": True}, "found": FOUND}
 
 
 def text(**changed: Any) -> str:
@@ -36,6 +49,7 @@ def test_each_kind_of_question_gives_its_value_back() -> None:
         "good": 3,
         "kind": "是",
         "lines": ["B.2"],
+        "found": FOUND,
     }
     assert list(read) == [question.id for question in QUESTIONS]
     assert all(answer.distribution is None for answer in read.values())
@@ -64,12 +78,44 @@ def test_a_score_is_a_whole_number_however_it_is_written() -> None:
 def test_the_prompt_shows_the_form_in_the_order_of_the_questions() -> None:
     assert answer_form(QUESTIONS) == (
         '{"why":"...","good":<-1 to 3>,"kind":"yes"|"是"|"so \\"so\\""|"back\\\\slash"|"🙂",'
-        '"lines":{"A-1":true|false,"B.2":true|false}}'
+        '"lines":{"A-1":true|false,"B.2":true|false},'
+        '"found":[{"quote":"...","code":"D1"|"D2","grave":"yes"|"no","reason":"..."}, ...]}'
     )
 
 
 def test_the_schema_is_one_that_can_be_enforced() -> None:
     check_schema(answer_schema(QUESTIONS))
+
+
+def test_nothing_found_is_an_answer_and_so_is_much() -> None:
+    assert read_answers(text(found=[]), QUESTIONS)["found"].value == []
+    assert read_answers(text(found=FOUND * 30), QUESTIONS)["found"].value == FOUND * 30
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ({"type": "choice"}, "needs options"),
+        ({"type": "choice", "options": ["one"]}, "at least 2"),
+        ({"type": "choice", "options": ["one", "one"]}, "listed twice"),
+        ({"type": "text", "options": ["a", "b"]}, "takes no options"),
+        ({"type": "yesno", "budget": 5}, "takes no budget"),
+        ({"type": "text", "budget": 0}, "greater than or equal to 1"),
+        ({"type": "number"}, "'text', 'choice' or 'yesno'"),
+        ({"ask": "What?"}, "Field required"),
+    ],
+)
+def test_a_field_of_a_finding_is_a_text_a_choice_or_yes_or_no(field: dict[str, Any], says: str) -> None:
+    question = {"id": "found", "type": "findings", "ask": "?", "fields": {"field": field}}
+    with pytest.raises(ValidationError, match=re.escape(says)):
+        TypeAdapter(Question).validate_python(question)
+
+
+@pytest.mark.parametrize("name", ["quote", "1st", "a b", "好"])
+def test_a_finding_has_its_quote_already_and_plain_names(name: str) -> None:
+    question = {"id": "found", "type": "findings", "ask": "?", "fields": {name: {"type": "text"}}}
+    with pytest.raises(ValidationError, match=r"already|cannot be a name"):
+        TypeAdapter(Question).validate_python(question)
 
 
 @pytest.mark.parametrize(
@@ -84,11 +130,11 @@ def test_the_schema_is_one_that_can_be_enforced() -> None:
         (text().replace('"good": 3', '"good": ' + "9" * 5000), "the answer is not JSON"),
         (text().replace('"good": 3', '"good": 1, "good": 3'), "a key is given twice"),
         (text().replace('"A-1": false', '"A-1": true, "A-1": false'), "a key is given twice"),
-        ("[]", "exactly the keys why, good, kind, lines"),
-        ("null", "exactly the keys why, good, kind, lines"),
-        ("{}", "exactly the keys why, good, kind, lines"),
-        (text(more=1), "exactly the keys why, good, kind, lines"),
-        (json.dumps(dict(reversed(ANSWER.items()))), "exactly the keys why, good, kind, lines"),
+        ("[]", "exactly the keys why, good, kind, lines, found"),
+        ("null", "exactly the keys why, good, kind, lines, found"),
+        ("{}", "exactly the keys why, good, kind, lines, found"),
+        (text(more=1), "exactly the keys why, good, kind, lines, found"),
+        (json.dumps(dict(reversed(ANSWER.items()))), "exactly the keys why, good, kind, lines, found"),
         (text(why=""), "'why' is not a text"),
         (text(why=None), "'why' is not a text"),
         (text(why=["because"]), "'why' is not a text"),
@@ -116,6 +162,19 @@ def test_the_schema_is_one_that_can_be_enforced() -> None:
         (text(lines={"A-1": True, "B.2": False, "C": True}), "'lines' does not answer exactly the codes"),
         (text(lines={"A-1": True, "B.2": 0}), "'lines' has a code that is neither true nor false"),
         (text(lines={"A-1": True, "B.2": "true"}), "'lines' has a code that is neither true nor false"),
+        (text(found=None), "'found' is null, which is no list"),
+        (text(found=FOUND[0]), "'found' is keys and values, which is no list"),
+        (text(found=["he said"]), "'found' has a finding, number 1, without exactly the keys quote, code, grave"),
+        (text(found=[*FOUND, {}]), "'found' has a finding, number 2, without exactly the keys"),
+        (
+            text(found=[dict(reversed(FOUND[0].items()))]),
+            "'found' has a finding, number 1, without exactly the keys",
+        ),
+        (text(found=[{**FOUND[0], "more": 1}]), "'found' has a finding, number 1, without exactly the keys"),
+        (text(found=[*FOUND, {**FOUND[0], "code": "D3"}]), 'number 2, whose code cannot be "D3"'),
+        (text(found=[{**FOUND[0], "grave": True}]), "number 1, whose grave cannot be true"),
+        (text(found=[{**FOUND[0], "quote": ""}]), 'number 1, whose quote cannot be ""'),
+        (text(found=[{**FOUND[0], "reason": ["x"]}]), "number 1, whose reason cannot be a list"),
     ],
     ids=lambda written: repr(written)[:60],
 )
@@ -133,11 +192,19 @@ characters = st.characters(exclude_categories=["Cs"])
 labels = st.text(characters, min_size=1, max_size=6)
 
 
+TAKEN = ("quote", "verified", "settled", "why")
+fields = st.one_of(
+    st.builds(lambda budget: {"type": "text", "budget": budget}, st.integers(1, 40)),
+    st.just({"type": "yesno"}),
+    st.lists(labels, min_size=2, max_size=4, unique=True).map(lambda own: {"type": "choice", "options": own}),
+)
+
+
 @st.composite
 def question_lists(draw: st.DrawFn) -> list[Question]:
     questions = []
     for name in draw(st.lists(identifiers, min_size=1, max_size=5, unique=True)):
-        kind = draw(st.sampled_from(["text", "score", "choice", "flags"]))
+        kind = draw(st.sampled_from(["text", "score", "choice", "flags", "findings"]))
         question: dict[str, Any] = {"id": name, "type": kind, "ask": "?"}
         if kind == "score":
             low = draw(st.integers(-5, 5))
@@ -146,6 +213,10 @@ def question_lists(draw: st.DrawFn) -> list[Question]:
             question["options"] = draw(st.lists(labels, min_size=2, max_size=5, unique=True))
         elif kind == "flags":
             question["codes"] = dict.fromkeys(draw(st.lists(codes, min_size=1, max_size=4, unique=True)), "x")
+        elif kind == "findings":
+            question["fields"] = draw(
+                st.dictionaries(identifiers.filter(lambda n: n not in TAKEN), fields, max_size=3)
+            )
         questions.append(question)
     return TypeAdapter(list[Question]).validate_python(questions)
 
@@ -154,6 +225,8 @@ def answers_to(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
     """Any value that follows a schema, with its keys in our order."""
     if "enum" in schema:
         return st.sampled_from(schema["enum"])
+    if schema["type"] == "array":
+        return st.lists(answers_to(schema["items"]), max_size=3)
     if schema["type"] == "object":
         keys = list(schema["properties"])
         values = st.tuples(*map(answers_to, schema["properties"].values()))

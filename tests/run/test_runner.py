@@ -16,7 +16,7 @@ import pytest
 from pydantic import ValidationError
 
 from localjudge.engines.base import Ask, AskFailed, Completion
-from localjudge.errors import EngineError, JudgeError, LocalJudgeError, RecordsError, RunError
+from localjudge.errors import EngineError, JudgeError, LocalJudgeError, ModelError, RecordsError, RunError
 from localjudge.judge.spec import load_judge
 from localjudge.records import BadRecord, Record
 from localjudge.run.runner import Settings, judge_stream
@@ -120,6 +120,12 @@ def test_a_budget_that_holds_no_answer_is_told_before_anything_starts(truth: Job
     assert f"give {least} or more" in str(caught.value)
     assert not truth.out.exists()
     assert truth.run(max_tokens=least).statuses["ok"] == 30
+
+
+def test_a_model_without_tags_is_not_made_to_think(truth: Job) -> None:
+    with pytest.raises(ModelError, match="scripted has no tags to think between"):
+        truth.run(think=100)
+    assert truth.starts == 0
 
 
 # Failures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -374,3 +375,10 @@ def test_processes_that_start_at_the_same_time_share_one_cache(tmp_path: Path) -
         for name in ("0", "1", "2", "both"):
             assert all(cache.get(f"{name}-{n}") == COMPLETION for n in range(20))
         cache.close()
+
+
+def test_a_thought_is_kept_with_its_completion(tmp_path: Path) -> None:
+    completion = Completion("{}", 10, 0, 60, "stop", thought="Hm. 嗯。")
+    with contextlib.closing(CompletionCache(tmp_path / "completions.sqlite")) as cache:
+        cache.put("key", completion)
+        assert cache.get("key") == completion
