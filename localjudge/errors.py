@@ -41,6 +41,10 @@ class RunError(LocalJudgeError):
     """A run directory cannot be used."""
 
 
+class BundleError(LocalJudgeError):
+    """A bundle cannot be made, or is not what its maker made."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` is most likely a slip of, if any is close."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

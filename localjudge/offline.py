@@ -20,3 +20,5 @@ SILENT = {
 def silence() -> None:
     """Set them all, whatever was set before: no network is the promise, not the default."""
     os.environ.update(SILENT)
+    # vLLM learns its own address by connecting to a public name server's, unless it is told.
+    os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")

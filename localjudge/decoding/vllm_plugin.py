@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from localjudge.airgap import guard
+
 if TYPE_CHECKING:
     from localjudge.decoding.closing import Grammar
 
@@ -52,7 +54,7 @@ def request_schema(schema: dict[str, Any], budget: int) -> str:
 
 
 def follow_owner() -> None:
-    """Leave Ctrl-C to the process that an engine of ours belongs to, and end when it is gone.
+    """Leave Ctrl-C to the process that an engine of ours belongs to, reach no other machine, end when it is gone.
 
     A terminal sends Ctrl-C to vLLM's own processes as well, which would then fail in the midst of their work; and
     they outlive an owner that was killed, and keep its memory. Other people's engines are left alone: OWNER names
@@ -61,6 +63,7 @@ def follow_owner() -> None:
     owner = os.environ.get(OWNER)
     if owner is None or owner == str(os.getpid()):
         return
+    guard.watch()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = os.getppid()
