@@ -21,6 +21,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = Path(os.environ.get("LOCALJUDGE_SHARED", REPOSITORY.parent / "shared")) / "data"
 
 
+SMALL = ("answer-quality", "pairwise", "truthfulness")
+"""The built-in judges that ask everything at once, and little; the others are large rubrics of several asks."""
+
+
 def shared(name: str) -> Path:
     """A file of public data; the test is skipped where it is not laid out."""
     path = SHARED_DATA / name

@@ -307,7 +307,9 @@ def test_a_control_token_may_take_the_template_s_blanks_with_it(tmp_path: Path) 
 
 
 @pytest.fixture(scope="module", params=[SWITCH, OPENED], ids=["switch", "opened"])
-def thinker(request: pytest.FixtureRequest, embedded: LocalModel, tmp_path_factory: pytest.TempPathFactory) -> ChatEncoder:
+def thinker(
+    request: pytest.FixtureRequest, embedded: LocalModel, tmp_path_factory: pytest.TempPathFactory
+) -> ChatEncoder:
     return ChatEncoder(tiny_model(tmp_path_factory.mktemp("thinks") / "tiny", thinks=request.param).path)
 
 
@@ -332,8 +334,8 @@ def test_a_thought_is_closed_and_holds_no_control_token(thinker: ChatEncoder) ->
 
 
 def test_labels_are_one_token_after_a_thought_too(thinker: ChatEncoder, encoder: ChatEncoder) -> None:
-    """At least as it is spelled with a blank before it: this tokenizer would break up a thought's last two line ends
-    if the label followed them at once."""
+    """At least as it is spelled with a blank before it: this tokenizer would break up a thought's last two line
+    ends if the label followed them at once."""
     ids = thinker.label_ids("A")
     assert ids
     assert set(ids) <= set(encoder.label_ids("A"))

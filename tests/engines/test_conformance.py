@@ -12,9 +12,10 @@ import pytest
 
 from localjudge.engines.base import Ask, AskFailed, Completion, Message
 from localjudge.engines.inprocess import AskCodec
-from localjudge.judge.spec import judge_names, load_judge
+from localjudge.judge.questions import FindingsQuestion, answer_schema
+from localjudge.judge.spec import load_judge
 from localjudge.models import LocalModel
-from tests.conftest import Loop
+from tests.conftest import SMALL, Loop
 
 pytestmark = pytest.mark.vllm
 
@@ -24,7 +25,19 @@ TEXTS = [
     "One sentence after another. " * 30,
     '{"rationale":"',
 ]
-SCHEMAS = {name: load_judge(name).answer_schema for name in judge_names()}
+FINDINGS = FindingsQuestion.model_validate(
+    {
+        "id": "claims",
+        "type": "findings",
+        "ask": "What is claimed?",
+        "budget": 60,
+        "fields": {"right": {"type": "yesno"}, "why": {"type": "text", "budget": 12}},
+    }
+)
+SCHEMAS = {
+    **{name: load_judge(name).answer_schema for name in SMALL},
+    "findings": answer_schema([FINDINGS, *load_judge("truthfulness").questions]),
+}
 
 Engines = dict[str, Any]
 Outcome = Completion | BaseException

@@ -20,10 +20,10 @@ from localjudge.decoding.vocabulary import Vocabulary
 from localjudge.engines.base import Ask, AskFailed, Message
 from localjudge.engines.transformers import TransformersEngine
 from localjudge.errors import EngineError
-from localjudge.judge.spec import judge_names, load_judge
+from localjudge.judge.spec import load_judge
 from localjudge.models import LocalModel
 from localjudge.run.store import read_verdicts
-from tests.conftest import Loop
+from tests.conftest import SMALL, Loop
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("outlines")
@@ -96,7 +96,7 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     return seen
 
 
-@pytest.mark.parametrize("name", judge_names())
+@pytest.mark.parametrize("name", SMALL)
 def test_a_model_of_random_weights_writes_only_valid_answers(name: str, engine: Any, loop: Loop) -> None:
     """Temperature 1, the least budget and others, 100 completions each: none invalid, every label to be had."""
     spec = load_judge(name)
@@ -117,7 +117,7 @@ def test_an_ask_gets_the_same_answer_alone_and_in_any_company(
     """Prompts of other lengths, other judges, budgets and temperatures in one batch: each keeps to its own."""
     asks = []
     for i in range(12):
-        schema = load_judge(("answer-quality", "pairwise", "truthfulness")[i % 3]).answer_schema
+        schema = load_judge(SMALL[i % 3]).answer_schema
         budget = engine.grammar(schema).least + (0, 1, 30, 120)[i % 4]
         messages = (Message("user", "Say anything. " * (1 + 3 * i)),)
         asks.append(Ask(messages, schema, budget, temperature=(0.0, 0.7, 1.0)[i // 4], seed=i))

@@ -22,7 +22,7 @@ from localjudge.judge.spec import judge_names, load_judge
 from localjudge.models import LocalModel
 from localjudge.run.runner import Run, Settings
 from localjudge.run.store import read_verdicts
-from tests.conftest import Loop, shared, shared_rows
+from tests.conftest import SMALL, Loop, shared, shared_rows
 
 pytestmark = pytest.mark.vllm
 HELLO = (Message("user", "Say anything."),)
@@ -47,7 +47,7 @@ def run_in(
     return loop.run(job.go())
 
 
-@pytest.mark.parametrize("name", judge_names())
+@pytest.mark.parametrize("name", SMALL)
 def test_a_model_of_random_weights_writes_only_valid_answers(name: str, random_engine: Any, loop: Loop) -> None:
     """Temperature 1, the least budget and others, 200 completions each: none invalid, every label to be had."""
     spec = load_judge(name)
@@ -70,6 +70,22 @@ def test_a_model_of_random_weights_writes_only_valid_answers(name: str, random_e
                 counts[answer[question]] += 1
         for question in spec.questions:
             assert set(seen[question.id]) == set(question.labels), (budget, question.id)
+
+
+@pytest.mark.parametrize("name", sorted(set(judge_names()) - set(SMALL)))
+def test_it_writes_only_valid_answers_to_large_rubrics(name: str, random_engine: Any, loop: Loop) -> None:
+    """Lists of findings, bands, red lines: each ask of several at the least budget and a larger one."""
+
+    async def all_of(schema: dict[str, Any], budget: int) -> list[Any]:
+        asks = [Ask(HELLO, schema, budget, temperature=1.0, seed=seed) for seed in range(16)]
+        return await asyncio.gather(*map(random_engine.complete, asks))
+
+    for schema in load_judge(name).schemas:
+        least = random_engine.grammar(schema).least
+        for budget in (least, least + 60):
+            for completion in loop.run(all_of(schema, budget)):
+                jsonschema.validate(json.loads(completion.text), schema)
+                assert completion.written_tokens <= budget
 
 
 def test_llmbar_pairs_are_all_judged(engine: Any, embedded: LocalModel, loop: Loop, tmp_path: Path) -> None:
@@ -202,7 +218,7 @@ def test_a_label_of_several_tokens_is_noticed(engine: Any) -> None:
 
 
 def test_what_was_written_comes_with_the_probabilities_of_its_labels(random_engine: Any, loop: Loop) -> None:
-    for name in judge_names():
+    for name in SMALL:
         spec = load_judge(name)
         completion = loop.run(random_engine.complete(Ask(HELLO, spec.answer_schema)))
         answer = json.loads(completion.text)

@@ -340,7 +340,6 @@ def test_the_examples_have_one_excellent_design_variants_to_compare_and_both_lan
     assert sum(record.get("language") == "zh" for record in records) >= 2
 
 
-
 def test_completability_has_the_examples_of_both() -> None:
     assert examples("completability") == [*examples("scenario-review"), *examples("project-review")]
 

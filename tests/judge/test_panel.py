@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from localjudge.judge.panel import combine, ratings
 from localjudge.judge.pairwise import verdict_of as pair_verdict
+from localjudge.judge.panel import combine, ratings
 from localjudge.judge.rubric import verdict_of
 from localjudge.judge.spec import JudgeSpec, load_judge
 from localjudge.verdict import Answer, Usage, Verdict
@@ -108,7 +108,13 @@ def test_what_was_read_from_probabilities_counts_by_its_expectation(spec: JudgeS
 
 @pytest.mark.parametrize(
     ("preferences", "value", "overall"),
-    [("AAB", "A", 2 / 3), ("AB", None, 0.5), ("AiB", None, 0.5), ("iiA", "inconsistent", 2 / 3), ("ttB", "tie", 1 / 3)],
+    [
+        ("AAB", "A", 2 / 3),
+        ("AB", None, 0.5),
+        ("AiB", None, 0.5),
+        ("iiA", "inconsistent", 2 / 3),
+        ("ttB", "tie", 1 / 3),
+    ],
 )
 def test_pairs_are_voted_on(preferences: str, value: str | None, overall: float) -> None:
     spec = load_judge("pairwise", ["tie=true"])

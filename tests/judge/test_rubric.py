@@ -1,4 +1,4 @@
-"""Large rubrics: passes, red lines, findings, measures, dimensions, grades; and what is said of mistakes in them."""
+"""Large rubrics: passes, red lines, findings, measures, dimensions, grades; and what is said of mistakes."""
 
 from __future__ import annotations
 
@@ -134,7 +134,8 @@ def test_passes_share_all_before_their_questions(spec: JudgeSpec) -> None:
 
 def test_every_number_is_counted_by_the_program(spec: JudgeSpec) -> None:
     verdict = judged(spec)
-    # One of two checkable claims is wrong: 100 - 200 x 1/2 = 0. One big error is proven: 100 - 15 - 10 for the tone.
+    # Of two claims that can be checked one is wrong: 100 - 200 x 1/2. One big error is proven: 100 - 15, less 10
+    # for the tone.
     assert {name: one.value for name, one in verdict.measures.items()} == {
         "truth": 0,
         "care": 75,
@@ -261,28 +262,138 @@ def test_a_judge_comes_in_several_languages(tmp_path: Path) -> None:
 
 
 MISTAKES = [
-    ("weight: 60", "weight: 50", "the dimensions' weights sum to 90, not 100: 50 + 40", "dimensions:"),
-    ("fair: [50, 79]", "fair: [50, 75]", "there is a gap: let fair end at 79", "grades:"),
-    ("fair: [50, 79]", "fair: [50, 80]", "there is an overlap: let fair end at 79", "grades:"),
-    ("[1, 40, 69]", "[1, 40, 70]", "the band from 1 reaches 70, into the one from 2, which begins at 70", "fun:"),
-    ("[0, 0, 39]", "[-1, 0, 39]", "no band holds counts below -1", "fun:"),
-    ("points: {big: 15, small: 5}", "points: {big: 15, smal: 5}", "did you mean 'small'?", "care:"),
-    ("points: {big: 15, small: 5}", "points: {big: 15}", "no points are given for kind 'small'", "care:"),
-    ("findings: claims", "findings: claim", "'claim' is no question: did you mean 'claims'?", "truth:"),
-    ("wrong: {matches: \"no\"}", "wrong: {match: \"no\"}", "have no field 'match' with labels: did you mean", "truth:"),
-    ("quoted_from: [report]", "quoted_from: [reports]", "'reports' is no input: did you mean 'report'?", "quoted_from:"),
-    ("measures: [depth, fun]", "measures: [depth]", "'fun' is in no dimension, so it counts nothing", "fun:"),
-    ("measures: [depth, fun]", "measures: [depth, fnu]", "'fnu' is no measure: did you mean 'fun'?", "id: style, weight"),
-    ("place, tone], rat", "tone], rat", "'place' is in no pass, so it would not be asked", "passes:"),
-    ("[depth, jokes, place", "[depht, jokes, place", "'depht' is no question: did you mean 'depth'?", "id: style, q"),
-    ("code: R2", "code: R1", "two red lines have the code 'R1'", "long-winded"),
-    ("cap: 40}", "by: code}", "'R1' is decided by code, but the judge names no 'checks'", "code: R1"),
-    ("rationale: 30", "checks: replays", "there are no checks 'replays': did you mean 'replay'?", "checks:"),
-    ("kind: {type: choice, options: {big", "quote: {type: choice, options: {big", "every finding has 'quote' already", ""),
-    ("inputs: [source, report]", "inputs: [source, {name: report, view: {drop: [id]}}]", "a view is of JSON", "inputs"),
-    ("range: [60, 80]", "range: [80, 60]", "the band [80, 60] is not two numbers that rise, from 0 to 100", "deep:"),
-    ("depth: {question: depth}", "depth: {question: depth, check: x}", "it has question and check", "depth: {q"),
-    ("depth: {question: depth}", "depth: {question: errors}", "it gives no number of 0 to 100", "depth: {q"),
+    (
+        "weight: 60",
+        "weight: 50",
+        "the dimensions' weights sum to 90, not 100: 50 + 40",
+        "dimensions:",
+    ),
+    (
+        "fair: [50, 79]",
+        "fair: [50, 75]",
+        "there is a gap: let fair end at 79",
+        "grades:",
+    ),
+    (
+        "fair: [50, 79]",
+        "fair: [50, 80]",
+        "there is an overlap: let fair end at 79",
+        "grades:",
+    ),
+    (
+        "[1, 40, 69]",
+        "[1, 40, 70]",
+        "the band from 1 reaches 70, into the one from 2, which begins at 70",
+        "fun:",
+    ),
+    (
+        "[0, 0, 39]",
+        "[-1, 0, 39]",
+        "no band holds counts below -1",
+        "fun:",
+    ),
+    (
+        "points: {big: 15, small: 5}",
+        "points: {big: 15, smal: 5}",
+        "did you mean 'small'?",
+        "care:",
+    ),
+    (
+        "points: {big: 15, small: 5}",
+        "points: {big: 15}",
+        "no points are given for kind 'small'",
+        "care:",
+    ),
+    (
+        "findings: claims",
+        "findings: claim",
+        "'claim' is no question: did you mean 'claims'?",
+        "truth:",
+    ),
+    (
+        'matches: "no"}',
+        'match: "no"}',
+        "have no field 'match' with labels: did you mean",
+        "truth:",
+    ),
+    (
+        "quoted_from: [report]",
+        "quoted_from: [reports]",
+        "'reports' is no input: did you mean 'report'?",
+        "quoted_from:",
+    ),
+    (
+        "measures: [depth, fun]",
+        "measures: [depth]",
+        "'fun' is in no dimension, so it counts nothing",
+        "fun:",
+    ),
+    (
+        "measures: [depth, fun]",
+        "measures: [depth, fnu]",
+        "'fnu' is no measure: did you mean 'fun'?",
+        "id: style, weight",
+    ),
+    (
+        "place, tone], rat",
+        "tone], rat",
+        "'place' is in no pass, so it would not be asked",
+        "passes:",
+    ),
+    (
+        "[depth, jokes, place",
+        "[depht, jokes, place",
+        "'depht' is no question: did you mean 'depth'?",
+        "id: style, q",
+    ),
+    (
+        "code: R2",
+        "code: R1",
+        "two red lines have the code 'R1'",
+        "long-winded",
+    ),
+    (
+        "cap: 40}",
+        "by: code}",
+        "'R1' is decided by code, but the judge names no 'checks'",
+        "code: R1",
+    ),
+    (
+        "rationale: 30",
+        "checks: replays",
+        "there are no checks 'replays': did you mean 'replay'?",
+        "checks:",
+    ),
+    (
+        "kind: {type: choice, options: {big",
+        "quote: {type: choice, options: {big",
+        "every finding has 'quote' already",
+        "",
+    ),
+    (
+        "inputs: [source, report]",
+        "inputs: [source, {name: report, view: {drop: [id]}}]",
+        "a view is of JSON",
+        "inputs",
+    ),
+    (
+        "range: [60, 80]",
+        "range: [80, 60]",
+        "the band [80, 60] is not two numbers that rise, from 0 to 100",
+        "deep:",
+    ),
+    (
+        "depth: {question: depth}",
+        "depth: {question: depth, check: x}",
+        "it has question and check",
+        "depth: {q",
+    ),
+    (
+        "depth: {question: depth}",
+        "depth: {question: errors}",
+        "it gives no number of 0 to 100",
+        "depth: {q",
+    ),
 ]
 
 
@@ -314,7 +425,7 @@ def test_a_built_in_judge_is_copied_and_changed(tmp_path: Path) -> None:
         load_judge(mine)
     change("id: depth, title: 分析深度, weight: 20", "id: depth, title: 分析深度, weight: 10")
     change("S: [90, 100], A: [80, 89]", "S: [95, 100], A: [80, 89]")
-    with pytest.raises(JudgeError, match="between the grades A .to 89. and S .from 95. there is a gap") as caught:
+    with pytest.raises(JudgeError, match=r"between the grades A .to 89. and S .from 95. there is a gap") as caught:
         load_judge(mine)
     assert str(caught.value.where).startswith(f"{file}:")
     change("S: [95, 100], A: [80, 89]", "S: [95, 100], A: [80, 94]")

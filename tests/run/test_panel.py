@@ -23,12 +23,14 @@ from tests.scripted import ScriptedEngine
 NAMES = ("first", "second", "third")
 
 
-def panel(job: Job, *, names: tuple[str, ...] = NAMES, engines: dict[str, Any] | None = None, **options: Any) -> PanelRun:
+def panel(
+    job: Job, *, names: tuple[str, ...] = NAMES, engines: dict[str, Any] | None = None, **options: Any
+) -> PanelRun:
     members: list[Run] = []
     for name in names:
         engine = (engines or {}).get(name) or ScriptedEngine(settings={"model": name})
-        member = job.prepare(engine, model={"name": name, "fingerprint": name}, out=member_folder(job.out, name), **options)
-        members.append(member)
+        own = {"model": {"name": name, "fingerprint": name}, "out": member_folder(job.out, name)}
+        members.append(job.prepare(engine, **own, **options))
     return PanelRun(members, job.out, "mean", job.said.append)
 
 
@@ -89,9 +91,9 @@ def test_a_member_that_cannot_be_loaded_is_named(truth: Job) -> None:
 
 def test_a_folder_belongs_to_its_panel(truth: Job) -> None:
     go(panel(truth))
-    with pytest.raises(RunError, match="panel.members.third"):
+    with pytest.raises(RunError, match=r"panel\.members\.third"):
         go(panel(truth, names=("first", "second")))
-    with pytest.raises(RunError, match="model.name"):
+    with pytest.raises(RunError, match=r"model\.name"):
         truth.run(model={"name": "first", "fingerprint": "first"})
     with pytest.raises(RunError, match="'first' twice"):
         panel(truth, names=("first", "first"))

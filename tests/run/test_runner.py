@@ -641,3 +641,25 @@ def test_score_mode_writes_nothing_and_so_needs_no_budget(truth: Job) -> None:
     assert summary.statuses["ok"] == 30
     labels = json.loads((truth.out / "run.json").read_text())["labels"]
     assert labels == {"truthful": {"A": "yes", "B": "no"}}
+
+
+class Doubting:
+    """A correction that believes nothing by more than it must, and is sure of nothing."""
+
+    def answers(self, answers: Any, swapped: bool) -> Any:
+        told = answers["preference"]
+        return {"preference": told.model_copy(update={"distribution": {"A": 0.4, "B": 0.6}, "value": "B"})}
+
+    def unsure(self, answers: Any) -> bool:
+        return bool(answers["preference"].value == "B")
+
+
+def test_answers_are_corrected_before_they_come_to_a_verdict(pairs: Job) -> None:
+    run = pairs.prepare(mode="score")
+    run.correct, run.corrected_by = Doubting(), {"digest": "d1"}
+    summary = asyncio.run(run.go())
+    assert summary.pairwise is not None and summary.pairwise.wins_b == summary.unsure == 20
+    assert all(verdict.overall == pytest.approx(0.4) for verdict in read_verdicts(pairs.out))
+    assert json.loads((pairs.out / "run.json").read_text())["calibration"] == {"digest": "d1"}
+    with pytest.raises(RunError, match="calibration was"):
+        pairs.run(mode="score")
