@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from localjudge.api import judge_records, judge_records_async, load_model
-    from localjudge.judge.spec import load_judge
+    from localjudge.judge.loading import load_judge
     from localjudge.verdict import Verdict
 
 __version__ = "0.1.0"
@@ -16,7 +16,7 @@ _HOMES = {
     "Verdict": "localjudge.verdict",
     "judge_records": "localjudge.api",
     "judge_records_async": "localjudge.api",
-    "load_judge": "localjudge.judge.spec",
+    "load_judge": "localjudge.judge.loading",
     "load_model": "localjudge.api",
 }
 

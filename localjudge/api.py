@@ -18,8 +18,9 @@ from typing import Any, Literal, TypeVar
 from localjudge.engines.base import Engine
 from localjudge.engines.start import choose_engine
 from localjudge.errors import RunError
+from localjudge.judge.loading import load_judge
 from localjudge.judge.panel import combine
-from localjudge.judge.spec import JudgeSpec, load_judge
+from localjudge.judge.spec import JudgeSpec
 from localjudge.models import LocalModel, ServedModel, find_model
 from localjudge.offline import silence
 from localjudge.paths import cache_dir

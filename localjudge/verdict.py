@@ -18,9 +18,9 @@ class Answer(_Model):
     """One question's answer.
 
     distribution: label -> probability, where the engine read it; of flags, code -> that it applies.
-    expected, sd: of a score that was read from probabilities, the mean and the standard deviation over its labels; of
-        a panel's, its members' mean or median and their standard deviation. A panel's distribution is the share of
-        its members that gave each label, and its value is None where none was given most often.
+    expected, sd: of a score that was read from probabilities, the mean and the standard deviation over its labels;
+        of a panel's, its members' mean or median and their standard deviation. A panel's distribution is the share
+        of its members that gave each label, and its value is None where none was given most often.
     entropy: of the distribution, in bits. mass: how much of the model's belief was on any label at all; of several
         reads the least.
     """
@@ -83,8 +83,8 @@ class Verdict(_Model):
     orders: what each order of a pair was answered, straight then swapped. Preferences are in the record's own A and
         B; the swapped order's texts are as they were written, with A and B exchanged.
     order_gap: of a pair that was read from probabilities, how far the two orders are apart on A (0 to 1).
-    unsure: the label mass or the confidence was below what the run asked for, or a panel was split; the verdict counts
-        all the same.
+    unsure: the label mass or the confidence was below what the run asked for, or a panel was split; the verdict
+        counts all the same.
     members: of a panel, the verdict of each member, whose `model` names it. split: the questions (question.code of
         flags) on which as many of them say one thing as another; a flag is then not raised.
     error: what went wrong, in one sentence, when status is not 'ok'.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from localjudge import cli
-from localjudge.judge.spec import judge_names
+from localjudge.judge.loading import judge_names
 from localjudge.models import LocalModel, cards
 from localjudge.paths import data_dir
 from tests.test_models import folder as model_folder
@@ -74,7 +74,7 @@ def records(tmp_path: Path) -> Path:
     ("words", "says"),
     [
         ("run pairwsie {pairs} -m {model} -o out", "no judge called 'pairwsie' did you mean 'pairwise'?"),
-        ("run zebra {pairs} -m {model} -o out", "known: answer-quality, pairwise, truthfulness"),
+        ("run zebra {pairs} -m {model} -o out", "known: answer-quality, completability, pairwise,"),
         (
             "run {typo} {pairs} -m {model} -o out",
             "typo.yaml:3: 'rational' is not a known key: did you mean 'rationale'?",
@@ -165,9 +165,8 @@ def test_the_script_and_the_module_are_the_same() -> None:
             [*start, "judges", "show", "nope"], capture_output=True, text=True, timeout=60, check=False
         )
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == (
-            "error: there is no judge called 'nope'\n  known: answer-quality, pairwise, truthfulness\n"
-        )
+        known = ", ".join(sorted(judge_names()))
+        assert done.stderr == f"error: there is no judge called 'nope'\n  known: {known}\n"
 
 
 def test_a_reader_that_stops_early_is_no_error() -> None:

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from scipy import stats
 
+from localjudge.judge.loading import load_judge
 from localjudge.judge.scoring import share_of_a, vote, weighted_mean
-from localjudge.judge.spec import JudgeSpec, load_judge
+from localjudge.judge.spec import JudgeSpec
 from localjudge.report.markdown import bars, cut, fold, markdown, opening, plain
 from localjudge.report.summary import Summary, summarize, wilson
 from localjudge.verdict import STATUSES, Answer, Status, Usage, Verdict

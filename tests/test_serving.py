@@ -30,7 +30,7 @@ from localjudge.engines.base import Ask, AskFailed, Completion, Message
 from localjudge.engines.server import find_server, start_server_engine
 from localjudge.engines.start import choose_engine
 from localjudge.errors import EngineError
-from localjudge.judge.spec import load_judge
+from localjudge.judge.loading import load_judge
 from localjudge.models import LocalModel
 from localjudge.offline import SILENT
 from localjudge.run.runner import Run, Settings

@@ -34,7 +34,7 @@ from localjudge.airgap.manifest import (
     path_fault,
 )
 from localjudge.errors import BundleError, LocalJudgeError
-from localjudge.judge.spec import judge_names, load_judge
+from localjudge.judge.loading import judge_names, load_judge
 from localjudge.model_files import hash_files, weight_files
 from localjudge.models import LocalModel, find_model
 

@@ -167,7 +167,7 @@ class ChatEncoder:
         return bool(tags) and self.tags is not None and tags[-1] == self.tags[0]
 
     def after_thought(self, thought: Sequence[int]) -> list[int]:
-        """What goes on from an opened thought to the answer: the thought without any control token in it, its end."""
+        """What leads from an opened thought to the answer: the thought, less any control token, and its end."""
         assert self.tags is not None
         return [
             *(token for token in thought if token not in self.control_ids),

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable
 
 from localjudge.decoding.vocabulary import Vocabulary
-from localjudge.judge.spec import JudgeSpec, load_judge
+from localjudge.judge.loading import load_judge
+from localjudge.judge.spec import JudgeSpec
 
 
 def show(judge: str, settings: Iterable[str]) -> str:

@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from localjudge import yamlfile
 from localjudge.errors import JudgeError, did_you_mean
 from localjudge.judge import checks
-from localjudge.judge.spec import Input, JudgeSpec, judge_names, load_judge
+from localjudge.judge.loading import judge_names, load_judge
+from localjudge.judge.spec import Input, JudgeSpec
 from localjudge.yamlfile import Complaint
 
 Part = Literal["scores", "red_lines", "overall", "passed", "grade", "rationale"]

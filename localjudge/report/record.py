@@ -1,7 +1,7 @@
 """One record's own report: a judge's Markdown template, or the plain one here, filled with its verdict.
 
-Templates run in Jinja2's sandbox and see `record` (its id, its fields by name, and all of them as `fields`), `verdict`,
-`judge` and `checked`; `plain` shows a text in Markdown as it is. Knows no files of a run.
+Templates run in Jinja2's sandbox and see `record` (its id, its fields by name, and all of them as `fields`),
+`verdict`, `judge` and `checked`; `plain` shows a text in Markdown as it is. Knows no files of a run.
 """
 
 from __future__ import annotations

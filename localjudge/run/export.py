@@ -24,9 +24,10 @@ from localjudge.engines.base import AskFailed
 from localjudge.errors import JudgeError, LocalJudgeError, RecordsError, RunError, did_you_mean
 from localjudge.judge import pairwise
 from localjudge.judge.asking import inputs_of, rationale_of, shown_of
+from localjudge.judge.loading import judge_names, load_judge
 from localjudge.judge.questions import FindingsQuestion, FlagsQuestion, ScoreQuestion, TextQuestion
 from localjudge.judge.rubric import settled_of
-from localjudge.judge.spec import JudgeSpec, judge_names, load_judge
+from localjudge.judge.spec import JudgeSpec
 from localjudge.records import BadRecord, read_records, scan_records
 from localjudge.run.importing import SWAPPED_ID
 from localjudge.run.runner import judge_of

@@ -12,7 +12,8 @@ import pytest
 
 from localjudge.agreement.agree import Agreement, Held
 from localjudge.agreement.writing import Asked, agree_run
-from localjudge.judge.spec import JudgeSpec, load_judge
+from localjudge.judge.loading import load_judge
+from localjudge.judge.spec import JudgeSpec
 from localjudge.run.importing import import_verdicts
 from localjudge.verdict import Answer, Verdict
 from tests.run.conftest import write_rows

@@ -18,7 +18,7 @@ from localjudge.agreement.agree import Agreement, risk_coverage
 from localjudge.agreement.writing import Asked, agree_run
 from localjudge.errors import LocalJudgeError
 from localjudge.judge import rubric
-from localjudge.judge.spec import load_judge
+from localjudge.judge.loading import load_judge
 from tests.agreement.conftest import (
     ABSOLUTE,
     MIXED,

@@ -17,7 +17,8 @@ from localjudge.agreement.statistics import Values
 from localjudge.agreement.writing import Asked, calibrate_run
 from localjudge.errors import LocalJudgeError
 from localjudge.judge import pairwise, rubric
-from localjudge.judge.spec import JudgeSpec, load_judge
+from localjudge.judge.loading import load_judge
+from localjudge.judge.spec import JudgeSpec
 from localjudge.run.store import read_verdicts
 from localjudge.verdict import Answer, Verdict
 from tests.agreement.conftest import (

@@ -15,7 +15,7 @@ from localjudge.agreement import compare as ours
 from localjudge.agreement.compare import Comparison
 from localjudge.agreement.writing import Asked, compare_runs
 from localjudge.errors import LocalJudgeError
-from localjudge.judge.spec import load_judge
+from localjudge.judge.loading import load_judge
 from tests.agreement.conftest import ABSOLUTE, MIXED, Imported, judge_file
 from tests.conftest import shared
 

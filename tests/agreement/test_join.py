@@ -14,7 +14,7 @@ import pytest
 from localjudge import cli
 from localjudge.agreement.join import join, open_run, parse_gold
 from localjudge.errors import LocalJudgeError
-from localjudge.judge.spec import load_judge
+from localjudge.judge.loading import load_judge
 from tests.agreement.conftest import ABSOLUTE, MIXED, Imported, figures, held_of, judge_file, value_of
 from tests.run.conftest import write_rows
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localjudge.judge.spec import load_judge
+from localjudge.judge.loading import load_judge
 from tests.agreement.conftest import ABSOLUTE, Imported, held_of, judge_file, value_of
 from tests.conftest import shared, shared_rows
 

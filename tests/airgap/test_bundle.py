@@ -16,7 +16,7 @@ from localjudge.airgap.bundle import Made, parse_size
 from localjudge.airgap.manifest import Manifest
 from localjudge.airgap.verify import verify
 from localjudge.errors import BundleError, LocalJudgeError
-from localjudge.judge.spec import load_judge
+from localjudge.judge.loading import load_judge
 from localjudge.models import find_model
 from tests.airgap.conftest import HERE, Make, World, fake_wheel
 

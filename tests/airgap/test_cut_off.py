@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from localjudge.judge.spec import judge_names
+from localjudge.judge.loading import judge_names
 from tests.conftest import REPOSITORY
 
 SCRIPT = Path(sys.executable).with_name("localjudge")

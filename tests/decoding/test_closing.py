@@ -18,7 +18,7 @@ from localjudge.decoding.closing import ClosingMachine, Grammar
 from localjudge.decoding.grammar import follows
 from localjudge.decoding.vocabulary import Vocabulary
 from localjudge.errors import JudgeError
-from localjudge.judge.spec import judge_names, load_judge
+from localjudge.judge.loading import judge_names, load_judge
 from localjudge.models import LocalModel
 from tests.decoding.test_grammar import a_list, an_object
 

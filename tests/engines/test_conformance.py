@@ -12,8 +12,8 @@ import pytest
 
 from localjudge.engines.base import Ask, AskFailed, Completion, Message
 from localjudge.engines.inprocess import AskCodec
+from localjudge.judge.loading import load_judge
 from localjudge.judge.questions import FindingsQuestion, answer_schema
-from localjudge.judge.spec import load_judge
 from localjudge.models import LocalModel
 from tests.conftest import SMALL, Loop
 
@@ -31,7 +31,7 @@ FINDINGS = FindingsQuestion.model_validate(
         "type": "findings",
         "ask": "What is claimed?",
         "budget": 60,
-        "fields": {"right": {"type": "yesno"}, "why": {"type": "text", "budget": 12}},
+        "fields": {"right": {"type": "yesno"}, "grounds": {"type": "text", "budget": 12}},
     }
 )
 SCHEMAS = {

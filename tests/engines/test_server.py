@@ -30,7 +30,7 @@ from localjudge.engines.base import Ask, AskFailed, Completion, Message
 from localjudge.engines.server import HEADER, PROTOCOL, find_server, start_server_engine
 from localjudge.engines.start import choose_engine
 from localjudge.errors import EngineError, LocalJudgeError, ModelError
-from localjudge.judge.spec import load_judge
+from localjudge.judge.loading import load_judge
 from localjudge.models import LocalModel, ServedModel
 from localjudge.run.store import read_verdicts
 from tests.conftest import Loop

@@ -20,7 +20,7 @@ from localjudge.decoding.vocabulary import Vocabulary
 from localjudge.engines.base import Ask, AskFailed, Message
 from localjudge.engines.transformers import TransformersEngine
 from localjudge.errors import EngineError
-from localjudge.judge.spec import load_judge
+from localjudge.judge.loading import load_judge
 from localjudge.models import LocalModel
 from localjudge.run.store import read_verdicts
 from tests.conftest import SMALL, Loop

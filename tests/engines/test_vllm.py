@@ -18,7 +18,7 @@ from localjudge.decoding import vllm_plugin
 from localjudge.engines import vllm as vllm_module
 from localjudge.engines.base import Ask, AskFailed, Message
 from localjudge.errors import EngineError
-from localjudge.judge.spec import judge_names, load_judge
+from localjudge.judge.loading import judge_names, load_judge
 from localjudge.models import LocalModel
 from localjudge.run.runner import Run, Settings
 from localjudge.run.store import read_verdicts

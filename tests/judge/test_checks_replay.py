@@ -15,9 +15,9 @@ from localjudge.judge.checks.replay import off_limits
 from localjudge.judge.checks.replay_citations import read_value
 from localjudge.judge.checks.replay_match import read_match, seconds
 from localjudge.judge.checks.replay_report import length, parse
+from localjudge.judge.loading import load_judge
 from localjudge.judge.questions import read_answers
 from localjudge.judge.rubric import checked_of, verdict_of
-from localjudge.judge.spec import load_judge
 from localjudge.paths import data_dir
 from localjudge.report.record import RecordReport
 from localjudge.verdict import Verdict

@@ -13,7 +13,8 @@ import pytest
 from localjudge.engines.base import Ask, AskFailed, Completion
 from localjudge.errors import EngineError
 from localjudge.judge import pairwise, rubric
-from localjudge.judge.spec import JudgeSpec, load_judge
+from localjudge.judge.loading import load_judge
+from localjudge.judge.spec import JudgeSpec
 from localjudge.records import Record
 from localjudge.verdict import Verdict
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from localjudge.judge.loading import load_judge
 from localjudge.judge.pairwise import verdict_of as pair_verdict
 from localjudge.judge.panel import combine, ratings
 from localjudge.judge.rubric import verdict_of
-from localjudge.judge.spec import JudgeSpec, load_judge
+from localjudge.judge.spec import JudgeSpec
 from localjudge.verdict import Answer, Usage, Verdict
 
 RUBRIC = """

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from localjudge.errors import JudgeError
+from localjudge.judge.loading import load_judge
 from localjudge.judge.prompt import Source, Templates, fence
-from localjudge.judge.spec import load_judge
 from localjudge.paths import data_dir
 
 NAMES: dict[str, Any] = {

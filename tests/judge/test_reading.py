@@ -13,8 +13,9 @@ import pytest
 from localjudge.engines.base import Ask, AskFailed, Completion
 from localjudge.errors import JudgeError
 from localjudge.judge import pairwise, rubric
+from localjudge.judge.loading import load_judge
 from localjudge.judge.reading import confidence, plan_labels, tied
-from localjudge.judge.spec import JudgeSpec, load_judge
+from localjudge.judge.spec import JudgeSpec
 from localjudge.records import Record
 from localjudge.verdict import Answer, Verdict
 

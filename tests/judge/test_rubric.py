@@ -13,9 +13,10 @@ import pytest
 from localjudge.engines.base import Ask, AskFailed, Completion
 from localjudge.errors import JudgeError
 from localjudge.judge.checks import Checked, Measured, Settled
+from localjudge.judge.loading import load_judge
 from localjudge.judge.measuring import folded, measure, verified
 from localjudge.judge.rubric import judge, verdict_of
-from localjudge.judge.spec import JudgeSpec, load_judge
+from localjudge.judge.spec import JudgeSpec
 from localjudge.paths import data_dir
 from localjudge.records import Record
 from localjudge.verdict import Answer, Decision, Verdict

@@ -10,8 +10,9 @@ import pytest
 
 from localjudge.errors import JudgeError
 from localjudge.judge.asking import inputs_of, shown_of
+from localjudge.judge.loading import judge_names, load_judge
 from localjudge.judge.rubric import settled_of
-from localjudge.judge.spec import JudgeSpec, judge_names, load_judge
+from localjudge.judge.spec import JudgeSpec
 from localjudge.paths import data_dir
 from localjudge.records import Record, read_records
 

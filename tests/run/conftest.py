@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from localjudge.judge.spec import load_judge
+from localjudge.judge.loading import load_judge
 from localjudge.report.summary import Summary
 from localjudge.run.runner import Run, Settings
 from localjudge.run.store import read_verdicts

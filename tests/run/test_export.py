@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from localjudge.engines.base import Ask, AskFailed, Message
 from localjudge.errors import LocalJudgeError, RecordsError, RunError
-from localjudge.judge.spec import load_judge
+from localjudge.judge.loading import load_judge
 from localjudge.run import export as exporting
 from localjudge.run.export import FORMS, Exported, columns, export
 from localjudge.run.importing import import_verdicts

@@ -17,7 +17,8 @@ from pyarrow import parquet
 
 from localjudge import cli
 from localjudge.errors import LocalJudgeError, RecordsError, RunError
-from localjudge.judge.spec import JudgeSpec, load_judge
+from localjudge.judge.loading import load_judge
+from localjudge.judge.spec import JudgeSpec
 from localjudge.run.importing import import_verdicts
 from localjudge.run.session import report_again
 from localjudge.run.store import RunDirectory, read_verdicts

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from localjudge.engines.base import Ask, AskFailed, Completion
 from localjudge.errors import EngineError, JudgeError, LocalJudgeError, ModelError, RecordsError, RunError
-from localjudge.judge.spec import load_judge
+from localjudge.judge.loading import load_judge
 from localjudge.records import BadRecord, Record
 from localjudge.run.runner import Settings, judge_stream
 from localjudge.run.store import read_verdicts
