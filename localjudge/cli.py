@@ -39,6 +39,28 @@ class EngineName(StrEnum):
     server = "server"
 
 
+Mapping = Annotated[
+    list[str] | None, typer.Option("--map", help="field=column: where the judge's field is. Repeatable.")
+]
+JudgeSettings = Annotated[
+    list[str] | None, typer.Option("--set", help="key=value: a setting of judge.yaml. Repeatable.")
+]
+Language = Annotated[str | None, typer.Option(help="en or zh, where the judge comes in several languages.")]
+Url = Annotated[str | None, typer.Option(help="The server's, as in http://127.0.0.1:8000/v1 (--engine server).")]
+EngineArg = Annotated[
+    list[str] | None,
+    typer.Option("--engine-arg", help="name=value: any of the engine's own arguments. Repeatable."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show the engine's own log.")]
+Engine = Annotated[
+    EngineName,
+    typer.Option(
+        help="vllm; transformers, slower, where vLLM does not run or know the model; or server, a running one."
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, help="For what is drawn at random.")]
+
+
 def main() -> NoReturn:
     """The console script."""
     guard.watch()
@@ -84,6 +106,16 @@ def _pairs(values: list[str], option: str) -> dict[str, str]:
     return pairs
 
 
+def _arguments(values: list[str] | None) -> dict[str, Any]:
+    """--engine-arg: name -> value, read as YAML."""
+    from localjudge.yamlfile import parse
+
+    return {
+        name.replace("-", "_"): parse(value, "--engine-arg")
+        for name, value in _pairs(values or [], "--engine-arg").items()
+    }
+
+
 @app.command()
 def run(
     judge: Annotated[str, typer.Argument(help="A built-in judge's name, or a judge's folder or file.")],
@@ -97,15 +129,9 @@ def run(
             help="A model's folder, or the name of a card. Repeated: a panel of them; a suite takes each in turn.",
         ),
     ] = None,
-    mapping: Annotated[
-        list[str] | None, typer.Option("--map", help="field=column: where the judge's field is. Repeatable.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value: a setting of judge.yaml. Repeatable.")
-    ] = None,
-    language: Annotated[
-        str | None, typer.Option(help="en or zh, where the judge comes in several languages.")
-    ] = None,
+    mapping: Mapping = None,
+    settings: JudgeSettings = None,
+    language: Language = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Judge the first N records only.")] = None,
     skip_invalid: Annotated[
         bool, typer.Option("--skip-invalid", help="Keep bad records as invalid_record, judge the rest.")
@@ -123,7 +149,7 @@ def run(
     temperature: Annotated[
         float, typer.Option(min=0.0, max=2.0, help="0: the likeliest token each time; above: drawn at random.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="For what is drawn at random.")] = 0,
+    seed: Seed = 0,
     think: Annotated[
         int, typer.Option(min=0, help="Let the model think up to N tokens, in its own tags, before each answer.")
     ] = 0,
@@ -136,19 +162,9 @@ def run(
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Most tokens an answer; the judge's own budgets otherwise.")
     ] = None,
-    engine: Annotated[
-        EngineName,
-        typer.Option(
-            help="vllm; transformers, slower, where vLLM does not run or know the model; or server, a running one."
-        ),
-    ] = EngineName.vllm,
-    url: Annotated[
-        str | None, typer.Option(help="The server's, as in http://127.0.0.1:8000/v1 (--engine server).")
-    ] = None,
-    engine_arg: Annotated[
-        list[str] | None,
-        typer.Option("--engine-arg", help="name=value: any of the engine's own arguments. Repeatable."),
-    ] = None,
+    engine: Engine = EngineName.vllm,
+    url: Url = None,
+    engine_arg: EngineArg = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Share no completions with other runs.")] = False,
     calibration: Annotated[
         Path | None, typer.Option(help="Correct probabilities by this file, which `localjudge calibrate` made.")
@@ -169,7 +185,7 @@ def run(
         Literal["full", "seed"],
         typer.Option(help="Suite: projects/ has all of each record, or the flat JSON that suite.yaml declares."),
     ] = "full",
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the engine's own log.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Judge records with a model, or a panel of them; write verdicts, a summary and a report.
 
@@ -185,7 +201,6 @@ def run(
     from localjudge.run.runner import Run, Settings
     from localjudge.run.session import run_to_end
     from localjudge.run.suite import SuiteRun, model_folder
-    from localjudge.yamlfile import parse
 
     silence()
     found = None if no_suite else find_suite(judge)
@@ -206,10 +221,7 @@ def run(
         limit=limit,
         skip_invalid=skip_invalid,
     )
-    arguments = {
-        name.replace("-", "_"): parse(value, "--engine-arg")
-        for name, value in _pairs(engine_arg or [], "--engine-arg").items()
-    }
+    arguments = _arguments(engine_arg)
     if url:
         guard.allow_url(url)
     choices = [choose_engine(engine, name, arguments, url=url, verbose=verbose) for name in model or ()]
@@ -336,12 +348,8 @@ def serve(
     With LOCALJUDGE_API_KEY in the environment the server demands it, and `run` sends it.
     """
     from localjudge.serving import serve as serve_model
-    from localjudge.yamlfile import parse
 
-    arguments = {
-        name.replace("-", "_"): parse(value, "--engine-arg")
-        for name, value in _pairs(engine_arg or [], "--engine-arg").items()
-    }
+    arguments = _arguments(engine_arg)
     guard.allow(host)
     serve_model(
         model,
@@ -379,9 +387,7 @@ def import_(
             "the swapped order of a pair was answered, in the record's own A and B. Repeatable.",
         ),
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value: a setting of judge.yaml. Repeatable.")
-    ] = None,
+    settings: JudgeSettings = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Import the first N records only.")] = None,
     skip_invalid: Annotated[
         bool, typer.Option("--skip-invalid", help="Keep what holds no judgement as invalid_record.")
@@ -468,7 +474,7 @@ def judges_list(context: typer.Context) -> None:
 @judges.command("show")
 def judges_show(
     judge: Annotated[str, typer.Argument(help="A judge's name, folder or file.")],
-    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value of judge.yaml.")] = None,
+    settings: JudgeSettings = None,
 ) -> None:
     """Show what a judge asks, of what, and the prompt it sends."""
     from localjudge.judge.show import show
@@ -480,7 +486,7 @@ def judges_show(
 def judges_check(
     judge: Annotated[str, typer.Argument(help="A judge's folder or file, or a built-in name.")],
     model: Annotated[str | None, typer.Option("--model", "-m", help="Count tokens as this model does.")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value of judge.yaml.")] = None,
+    settings: JudgeSettings = None,
 ) -> None:
     """Validate a judge; print its verdict schema, token budgets and warnings."""
     from localjudge.judge.show import check
@@ -657,7 +663,6 @@ Group = Annotated[
     typer.Option(help="A field of the records: those that share it hang together. By default 'group', if there."),
 ]
 RecordsNow = Annotated[Path | None, typer.Option("--records", help="The run's records, if they were moved.")]
-Seed = Annotated[int, typer.Option(min=0, help="For what is drawn at random.")]
 NoFigures = Annotated[bool, typer.Option("--no-figures", help="Draw nothing.")]
 
 
@@ -794,45 +799,32 @@ def audit(
         str | None,
         typer.Option(help="The input that the candidate wrote (of pairs without _a); guessed if not given."),
     ] = None,
-    mapping: Annotated[
-        list[str] | None, typer.Option("--map", help="field=column: where the judge's field is. Repeatable.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value: a setting of judge.yaml. Repeatable.")
-    ] = None,
-    language: Annotated[
-        str | None, typer.Option(help="en or zh, where the judge comes in several languages.")
-    ] = None,
+    mapping: Mapping = None,
+    settings: JudgeSettings = None,
+    language: Language = None,
     group: Group = None,
     skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Leave bad records out.")] = False,
-    engine: Annotated[EngineName, typer.Option(help="As for run.")] = EngineName.vllm,
-    url: Annotated[str | None, typer.Option(help="The server's, as for run.")] = None,
-    engine_arg: Annotated[
-        list[str] | None,
-        typer.Option("--engine-arg", help="name=value: any of the engine's own arguments. Repeatable."),
-    ] = None,
+    engine: Engine = EngineName.vllm,
+    url: Url = None,
+    engine_arg: EngineArg = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Keep completions in the folder alone.")] = False,
     seed: Seed = 0,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the engine's own log.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Does the judge change its mind for reasons that should not matter, such as order, length, dress or praise?
 
     A stopped audit goes on with the same command: what was asked is in the completion cache.
     """
-    from localjudge.agreement.audit import Audit, AuditRun
+    from localjudge.agreement.audit import AuditRun
     from localjudge.agreement.audit_report import print_audit
     from localjudge.engines.start import choose_engine
     from localjudge.judge.loading import load_judge, load_wordings
     from localjudge.offline import silence
     from localjudge.run.runner import Settings
     from localjudge.run.session import run_to_end
-    from localjudge.yamlfile import parse
 
     silence()
-    arguments = {
-        name.replace("-", "_"): parse(value, "--engine-arg")
-        for name, value in _pairs(engine_arg or [], "--engine-arg").items()
-    }
+    arguments = _arguments(engine_arg)
     if url:
         guard.allow_url(url)
     spec = load_judge(judge, settings or [], language)
@@ -849,7 +841,7 @@ def audit(
         say(choice.loading)
         return await choice.start()
 
-    job: Any = AuditRun(
+    job = AuditRun(
         spec=spec,
         records=records,
         model=choice.model,
@@ -863,10 +855,9 @@ def audit(
         shared_cache=not no_cache,
         say=say,
     )
-    found: Any = run_to_end(job)
-    if not isinstance(found, Audit):
-        print("stopped; what was asked is kept: run the same command again to go on", file=sys.stderr)
-        raise typer.Exit(130)
+    found = run_to_end(job)
+    if found is None:
+        _stopped()
     print_audit(found)
     print(f"{out / 'audit.json'}\n{out / 'audit.md'}")
     if not found.outcomes:

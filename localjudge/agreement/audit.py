@@ -85,7 +85,7 @@ class Finding(_Model):
     shift: the mean change of the overall as a share of its scale, of a pair's text of its share of the preference
         (BCa; where all are equal, as wide as Wilson's of none); None where it says nothing. For `order`: what a
         text has in the first place over what it has in the second.
-    direction: which way the shift surely goes. wants: why it does not apply.
+    direction: which way the shift goes, where its interval lies beyond 2 %. wants: why it does not apply.
     """
 
     name: str
@@ -513,7 +513,7 @@ def finding(
     direction = None
     if shift_of:
         up, down = one.toward
-        direction = up if shift_of.low > 0 else down if shift_of.high < 0 else "neither way"
+        direction = up if shift_of.low > SLIGHT_OVER else down if shift_of.high < -SLIGHT_OVER else "neither way"
     return Finding(
         name=one.name,
         what=one.what,

@@ -103,6 +103,8 @@ def legend(audit: Audit) -> list[str]:
         f"Verdict, on the intervals alone: serious when one lies wholly at {serious} or beyond, slight beyond "
         f"{slight}, none seen when both end below {serious}, else too few to tell; so too under "
         f"{audit.thresholds['fewest']:g} records.",
+        f"Direction: where the shift's interval lies beyond {slight}. A judge that changes its mind neither way is "
+        "unsteady; one that does so one way is biased.",
         "Whatever is added makes a text longer as well: hold self-praise, instruction and the fakes against "
         "padding. Against it need not be a fault: what is added does make a text worse.",
     ]
