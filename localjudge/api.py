@@ -71,8 +71,10 @@ class LoadedModel:
         self.close()
 
 
-async def _load(model: str, engine: str, engine_args: Mapping[str, Any], url: str | None = None) -> LoadedModel:
-    choice = await asyncio.to_thread(choose_engine, engine, model, engine_args, url=url)
+async def _load(
+    model: str, engine: str, engine_args: Mapping[str, Any], url: str | None = None, reading: bool = False
+) -> LoadedModel:
+    choice = await asyncio.to_thread(choose_engine, engine, model, engine_args, url=url, reading=reading)
     return LoadedModel(choice.model, await choice.start())
 
 
@@ -81,15 +83,17 @@ def load_model(
     *,
     engine: Literal["vllm", "transformers", "server"] = "vllm",
     url: str | None = None,
+    reading: bool = False,
     **engine_args: Any,
 ) -> LoadedModel:
     """Load a model, by its folder or card's name, into an engine. engine_args: any of that engine's arguments.
-    url: the server's, for engine='server', as in http://127.0.0.1:8000/v1.
+    url: the server's, for engine='server', as in http://127.0.0.1:8000/v1. reading: it is for score mode, where it is
+    then quicker on a CPU; it explains all the same, slower.
 
     While it loads, what this process prints goes to vLLM's log. Raises ModelError and EngineError. In a script,
     call it under `if __name__ == "__main__":`, since vLLM starts its own process by importing the script anew.
     """
-    return _wait(_submit(_load(model, engine, engine_args, url)))
+    return _wait(_submit(_load(model, engine, engine_args, url, reading)))
 
 
 async def _judge(
@@ -111,9 +115,13 @@ async def _judge(
     source = Path(records) if isinstance(records, str | Path) else records
     check_model(spec, find_model(model) if isinstance(model, str) else model.model, settings)
     found = scan(source, spec, settings)
-    completions = CompletionCache(cache_dir() / "completions.sqlite") if cache_completions else None
+    # What another's server holds under a name may change: its completions are not kept.
+    kept = cache_completions and (isinstance(model, str) or model.model.path is not None)
+    completions = CompletionCache(cache_dir() / "completions.sqlite") if kept else None
     try:
-        loaded = await _load(model, "vllm", {}) if isinstance(model, str) else model
+        loaded = (
+            await _load(model, "vllm", {}, reading=settings.mode == "score") if isinstance(model, str) else model
+        )
         try:
             return await _judge_all(spec, source, found.total, loaded, settings, completions)
         finally:

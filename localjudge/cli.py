@@ -224,7 +224,10 @@ def run(
     arguments = _arguments(engine_arg)
     if url:
         guard.allow_url(url)
-    choices = [choose_engine(engine, name, arguments, url=url, verbose=verbose) for name in model or ()]
+    choices = [
+        choose_engine(engine, name, arguments, url=url, verbose=verbose, reading=mode == "score")
+        for name in model or ()
+    ]
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -484,11 +487,11 @@ def judges_show(
 
 @judges.command("check")
 def judges_check(
-    judge: Annotated[str, typer.Argument(help="A judge's folder or file, or a built-in name.")],
+    judge: Annotated[str, typer.Argument(help="A judge's folder or file, a built-in name, or a suite's file.")],
     model: Annotated[str | None, typer.Option("--model", "-m", help="Count tokens as this model does.")] = None,
     settings: JudgeSettings = None,
 ) -> None:
-    """Validate a judge; print its verdict schema, token budgets and warnings."""
+    """Validate a judge, or a suite's; print its verdict schema, token budgets and warnings."""
     from localjudge.judge.show import check
     from localjudge.models import vocabulary_of
 
@@ -832,7 +835,7 @@ def audit(
     chosen = Settings.of(
         mode=mode, seed=seed, limit=limit, mapping=_pairs(mapping or [], "--map"), skip_invalid=skip_invalid
     )
-    choice = choose_engine(engine, model, arguments, url=url, verbose=verbose)
+    choice = choose_engine(engine, model, arguments, url=url, verbose=verbose, reading=mode == "score")
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)

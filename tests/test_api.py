@@ -17,7 +17,7 @@ from localjudge import api, judge_records, judge_records_async, load_judge
 from localjudge.api import LoadedModel
 from localjudge.engines.base import Ask, AskFailed
 from localjudge.errors import EngineError, JudgeError, ModelError, RecordsError, RunError
-from localjudge.run.runner import Settings
+from localjudge.run.runner import Settings, own_seed
 from tests.scripted import ScriptedEngine, scripted_model, write_tokenizer
 
 ROWS = [{"id": f"t{i}", "question": f"Is {i} even?", "answer": f"It is number {i}."} for i in range(30)]
@@ -131,7 +131,7 @@ def test_one_model_serves_many_calls_at_once() -> None:
 def test_a_model_given_twice_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     engines: list[ScriptedEngine] = []
 
-    async def load(model: str, engine: str, arguments: dict[str, Any], url: str | None = None) -> LoadedModel:
+    async def load(model: str, engine: str, arguments: dict[str, Any], *_: Any, **__: Any) -> LoadedModel:
         engines.append(ScriptedEngine(speed=arguments))
         return loaded(engines[-1])
 
@@ -164,7 +164,8 @@ def test_settings_are_those_of_a_run(tmp_path: Path) -> None:
         mapping={"answer": "text"},
     )
     assert len(seen) == 5
-    assert {(ask.temperature, ask.seed, ask.budget) for ask in seen} == {(0.5, 7, 99)}
+    assert {(ask.temperature, ask.budget) for ask in seen} == {(0.5, 99)}
+    assert all(ask.seed == own_seed(7, ask.messages) for ask in seen)
     with pytest.raises(RunError, match="did you mean 'temperature'"):
         judge_records("truthfulness", ROWS, loaded(), temprature=1)
     assert Settings().temperature == 0

@@ -317,7 +317,8 @@ class AuditRun:
         groups = self._groups(records)
         directory = RunDirectory(self.directory)
         try:
-            cache_file = (cache_dir() if self.shared_cache else self.directory) / "completions.sqlite"
+            shared = self.shared_cache and self.model.path is not None
+            cache_file = (cache_dir() if shared else self.directory) / "completions.sqlite"
             with contextlib.closing(CompletionCache(cache_file)) as cache:
                 engine = await self.start_engine()
                 self.judging = True

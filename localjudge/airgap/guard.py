@@ -65,7 +65,9 @@ def allow(host: str | None) -> None:
     if is_here(host):
         return
     hosts = {str(host).lower()}
-    with reaching_out(), contextlib.suppress(OSError):
+    with contextlib.suppress(UnicodeError):
+        hosts.add(str(host).encode("idna").decode().lower())  # as an HTTP client asks for it
+    with reaching_out(), contextlib.suppress(OSError, UnicodeError):
         hosts |= {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)}
     os.environ[ALLOWED] = ",".join(sorted(_allowed() | hosts))
 

@@ -1,9 +1,10 @@
 """Another's OpenAI-compatible server as the engine: stock vLLM, llama.cpp, SGLang, ...: without the guarantee.
 
 It is asked with a JSON schema, and every answer is validated; one that is cut or does not follow the schema is
-asked for again with twice the budget, twice at most, and is then `engine_error`. Quotas of texts hold as far as the
-budget does. Which turns, control tokens and tools a record's text can feign is the server's affair: messages are
-sent as they are, and nothing in them is neutralised.
+asked for again with twice the budget, twice at most, and is then `engine_error`. A budget that the server has no
+room for beside the prompt is halved, twice at most, before the record is `too_long`. Quotas of texts hold as far as
+the budget does. Which turns, control tokens and tools a record's text can feign is the server's affair: messages
+are sent as they are, and nothing in them is neutralised.
 
 Labels are read from the server's list of the likeliest first tokens. It is short: a label that is not on it counts
 as 0, so that the label mass is what the list shows, or less than the truth.
@@ -22,7 +23,7 @@ from localjudge.decoding.vocabulary import Vocabulary
 from localjudge.engines.base import Ask, AskFailed, Completion
 from localjudge.engines.inprocess import ask_key, key_base
 from localjudge.engines.server import Server
-from localjudge.engines.wire import Refused, Wire
+from localjudge.engines.wire import Refused, Wire, origin
 from localjudge.errors import EngineError
 
 MOST = 20
@@ -31,8 +32,16 @@ MOST = 20
 TIMES = 3
 """How often an answer is asked for until it is valid, each time with twice the budget."""
 
-TOO_LONG = ("context_length_exceeded", "exceed_context_size", "input_tokens")
-"""What OpenAI's API, llama.cpp and vLLM call a prompt that does not fit."""
+HALVINGS = 2
+"""How often a budget is halved that does not fit beside the prompt."""
+
+TOO_LONG = ("context_length_exceeded", "exceed_context_size", "input_tokens", "input_text")
+"""What OpenAI's API, llama.cpp and (the last two) vLLM call a prompt that does not fit."""
+
+LONG = "context length"
+"""In the message of those that have no word for it: SGLang, and an older vLLM."""
+
+NO_ROOM = "; the server has no room for more"
 
 LIMIT = (
     f"read from the server's list of the {MOST} likeliest first tokens; a label that is not on it counts as 0, and "
@@ -54,7 +63,10 @@ class ForeignEngine:
             **server.about,
             "manner": dict(manner),
         }
-        self._key_base = key_base(self._identity)
+        # Not in the identity: a run may go on when the server has moved.
+        self._key_base = key_base({**self._identity, "origin": origin(server.url)})
+        told = server.about.get("max_model_len")
+        self._most = told if isinstance(told, int) and told > 0 else None
         self._budgets: dict[str, int] = {}
 
     @classmethod
@@ -101,11 +113,10 @@ class ForeignEngine:
         return await (self._read(ask) if ask.labels else self._write(ask))
 
     async def _write(self, ask: Ask) -> Completion:
-        budget = ask.budget or self._budget(ask.schema)
-        # What the user has set is not exceeded.
-        budgets = [budget] if ask.budget else [budget << times for times in range(TIMES)]
-        why = ""
-        for sent in budgets:
+        sent = self._capped(ask.budget or self._budget(ask.schema))
+        answered = halved = 0
+        why = full = ""
+        while True:
             body = {
                 "temperature": ask.temperature,
                 "seed": ask.seed if ask.temperature else None,
@@ -118,15 +129,32 @@ class ForeignEngine:
             try:
                 found = await self._ask(ask, body)
             except AskFailed as failure:
-                if why and failure.status == "too_long":
+                if failure.status != "too_long":
+                    raise
+                if why:  # what does not fit is the greater budget
+                    full = NO_ROOM
                     break
-                raise
+                if halved == HALVINGS or sent < 2:
+                    raise
+                halved, sent = halved + 1, sent // 2
+                continue
+            answered += 1
             text, finish = _text(found), str(found["choices"][0].get("finish_reason"))
             if follows(ask.schema, text):
                 return Completion(text, *_usage(found), finish)
             why = f"is cut after {sent} tokens" if finish == "length" else "does not follow the schema"
-        asked = f", asked for {TIMES} times with twice the budget each" if len(budgets) > 1 else ""
-        raise AskFailed("engine_error", f"the server's answer {why}{asked}")
+            more = self._capped(2 * sent)
+            if halved or more == sent:
+                full = NO_ROOM
+            if ask.budget or full or answered == TIMES:  # what the user has set is not exceeded
+                break
+            sent = more
+        asked = f", asked for {answered} times with twice the budget each" if answered > 1 else ""
+        raise AskFailed("engine_error", f"the server's answer {why}{asked}{full}")
+
+    def _capped(self, budget: int) -> int:
+        """vLLM refuses a budget beyond its whole context, and gives a lesser one what room there is."""
+        return min(budget, self._most or budget)
 
     def _budget(self, schema: Mapping[str, Any]) -> int:
         """What the schema needs with its quotas used up, all else spelled a token a byte: no tokenizer is here."""
@@ -159,12 +187,14 @@ class ForeignEngine:
                 "/chat/completions", _request(self._server.served, turns, self._manner, body)
             )
         except Refused as refusal:
-            long = any(word in refusal.code for word in TOO_LONG)
+            long = any(word in refusal.code for word in TOO_LONG) or LONG in refusal.message
             raise AskFailed("too_long" if long else "engine_error", f"the server: {refusal.message}") from None
         try:
-            found["choices"][0]["message"]
+            message = found["choices"][0]["message"]
         except (KeyError, IndexError, TypeError) as error:
             raise AskFailed("engine_error", f"the server's answer holds no choice: {error!r}") from None
+        if not isinstance(message, Mapping):
+            raise AskFailed("engine_error", f"the server's answer holds no message but {message!r:.40}")
         return found
 
     async def close(self) -> None:
@@ -220,16 +250,22 @@ def _text(found: Any) -> str:
 
 
 def _usage(found: Any) -> tuple[int, int, int]:
-    """Tokens of the prompt, cached ones of these, and written; 0 where the server does not count."""
+    """Tokens of the prompt, cached ones of these, and written; 0 where the server does not count. Raises AskFailed
+    where it counts in no numbers."""
     usage = found.get("usage") or {}
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-    return int(usage.get("prompt_tokens") or 0), int(cached or 0), int(usage.get("completion_tokens") or 0)
+    try:
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        return int(usage.get("prompt_tokens") or 0), int(cached or 0), int(usage.get("completion_tokens") or 0)
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        raise AskFailed("engine_error", f"the server counts no tokens but says {usage!r:.80}") from None
 
 
 def _first_tokens(found: Any) -> list[tuple[str, float]] | None:
-    """The likeliest first tokens and their log-probabilities, as far as the server lists them."""
+    """The likeliest first tokens and their log-probabilities, as far as the server lists them. None where it does
+    not, and where one is above 0, give or take rounding: no log-probability is."""
     try:
         [first, *_] = found["choices"][0]["logprobs"]["content"]
-        return [(str(item["token"]), float(item["logprob"])) for item in first["top_logprobs"]] or None
+        listed = [(str(item["token"]), float(item["logprob"])) for item in first["top_logprobs"]]
     except (KeyError, IndexError, TypeError, ValueError):
         return None
+    return listed if listed and all(p < 0.01 for _, p in listed) else None

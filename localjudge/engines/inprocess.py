@@ -119,7 +119,8 @@ class AskCodec:
         return dataclasses.replace(
             completion,
             thought=text.decode(errors="replace").strip(),
-            prompt_tokens=completion.prompt_tokens - len(self.encoder.after_thought(thought)),
+            prompt_tokens=(prompt := completion.prompt_tokens - len(self.encoder.after_thought(thought))),
+            cached_tokens=min(completion.cached_tokens, prompt),
             written_tokens=completion.written_tokens + len(thought),
         )
 

@@ -66,15 +66,15 @@ def find_server(url: str, model: str, arguments: Mapping[str, Any] | None = None
     Raises EngineError when the server does not answer as one should or serves something else, ModelError when the
     model is not on this disk.
     """
+    options = client_options()
     url = check_url(url)
     given = check_arguments(arguments or {})
-    options = client_options()
     import httpx
 
     with httpx.Client(**options) as client:
         try:
             response = client.get(f"{url}/models", timeout=30)
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise why_not(error, url) from None
         try:
             found = read(response, url)
@@ -135,8 +135,10 @@ def _same_model(name: str, greeting: Mapping[str, Any], url: str) -> LocalModel:
 
 
 def _told(card: Mapping[str, Any]) -> dict[str, Any]:
-    """What an entry of /models says beside the name, as far as it decides answers."""
-    return {key: card[key] for key in ("owned_by", "max_model_len") if card.get(key) is not None}
+    """What an entry of /models says beside the name, as far as it decides answers. root: vLLM's model; meta: what
+    llama.cpp tells of its file."""
+    known = ("owned_by", "max_model_len", "root", "meta")
+    return {key: card[key] for key in known if card.get(key) is not None}
 
 
 def _vllm_version(client: Any, url: str) -> dict[str, str]:
@@ -145,7 +147,7 @@ def _vllm_version(client: Any, url: str) -> dict[str, str]:
 
     try:
         return {"vllm": str(client.get(f"{url.removesuffix('/v1')}/version", timeout=10).json()["version"])}
-    except (httpx.TransportError, ValueError, TypeError, KeyError):
+    except (httpx.RequestError, ValueError, TypeError, KeyError):
         return {}
 
 

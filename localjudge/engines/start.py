@@ -29,12 +29,13 @@ def choose_engine(
     *,
     url: str | None = None,
     verbose: bool = False,
+    reading: bool = False,
 ) -> Choice:
     """Find the model on this disk, or ask the server at `url` for it; the engine starts later.
 
     model: a folder, a card's name or, with a server that is not localjudge's own, the name it is served under.
-    arguments: the engine's own. Raises ModelError and EngineError. It waits for a server: call it in a thread
-    where a loop is running.
+    arguments: the engine's own. reading: it is to read labels, as in score mode, and be quick at that. Raises
+    ModelError and EngineError. It waits for a server: call it in a thread where a loop is running.
     """
     from localjudge.models import find_model
 
@@ -63,6 +64,6 @@ def choose_engine(
             return await TransformersEngine.start(local, given, verbose=verbose)
         from localjudge.engines.vllm import VllmEngine
 
-        return await VllmEngine.start(local, given, verbose=verbose)
+        return await VllmEngine.start(local, given, verbose=verbose, reading=reading)
 
     return Choice(local, f"loading {local.name} ({local.path})", start)

@@ -37,6 +37,7 @@ SPEED_ONLY = {
     "enable_chunked_prefill",
     "max_model_len",
     "swap_space",
+    "block_size",
 }
 """Arguments that decide how fast, not what: a run may go on with others. (max_model_len shows in `context`.)"""
 
@@ -85,11 +86,11 @@ def check_plugin() -> None:
         os.environ["VLLM_PLUGINS"] = f"{chosen},localjudge".lstrip(",")
 
 
-def default_arguments(context: int, weights: int, gpus: list[int]) -> dict[str, Any]:
+def default_arguments(context: int, weights: int, gpus: list[int], reading: bool = False) -> dict[str, Any]:
     """vLLM's arguments for this hardware.
 
     context: the model's, in tokens. weights: bytes of weights. gpus: bytes of memory, one entry a GPU. Takes as
-    many GPUs (a power of two) as leave a third of each for the cache.
+    many GPUs (a power of two) as leave a third of each for the cache. reading: labels are read, nothing is written.
     """
     common = {"max_model_len": min(context, LONGEST_CONTEXT), "enable_prefix_caching": True}
     if not gpus:
@@ -103,6 +104,9 @@ def default_arguments(context: int, weights: int, gpus: list[int]) -> dict[str, 
             # offset"), so prompts are taken whole.
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(common["max_model_len"], 4096),
+            # A prefix is found again in whole blocks, by default of 128 tokens here. Small ones read pairs 1.4
+            # times as fast, and write 0.7 times as fast.
+            **({"block_size": 32} if reading else {}),
         }
     tensor_parallel = 1
     while tensor_parallel * 2 <= len(gpus) and weights > 0.6 * min(gpus) * tensor_parallel:
@@ -174,7 +178,9 @@ def fixed_arguments(model: LocalModel) -> dict[str, Any]:
     }
 
 
-def choose_arguments(model: LocalModel, given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def choose_arguments(
+    model: LocalModel, given: Mapping[str, Any], reading: bool = False
+) -> tuple[dict[str, Any], str]:
     """vLLM's arguments beside the fixed ones, and the name of the device. Gets vLLM's CPU build ready.
 
     given: what to set over the defaults for this hardware. Raises EngineError for an argument that vLLM does not
@@ -196,7 +202,7 @@ def choose_arguments(model: LocalModel, given: Mapping[str, Any]) -> tuple[dict[
     if not gpus:
         _prepare_cpu()
     weights = sum(file.stat().st_size for file in weight_files(model.path))
-    chosen = {**default_arguments(model.context, weights, gpus), **given}
+    chosen = {**default_arguments(model.context, weights, gpus, reading), **given}
     if model.vision:
         chosen.setdefault("limit_mm_per_prompt", {"image": 0})
     return chosen, platform.get_device_name() if gpus else "cpu"
@@ -246,10 +252,16 @@ class VllmEngine:
 
     @classmethod
     async def start(
-        cls, model: LocalModel, arguments: Mapping[str, Any] | None = None, *, verbose: bool = False
+        cls,
+        model: LocalModel,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        verbose: bool = False,
+        reading: bool = False,
     ) -> VllmEngine:
         """Load `model`. arguments: any of vLLM's engine arguments, over the defaults for this hardware. verbose:
-        leave vLLM's own log where it goes. Raises EngineError."""
+        leave vLLM's own log where it goes. reading: it is to read labels, and be quick at that. Raises
+        EngineError."""
         silence()
         check_version()
         check_plugin()
@@ -260,7 +272,7 @@ class VllmEngine:
             os.close(handle)
             log = Path(name)
         with output_to(log):
-            chosen, device = choose_arguments(model, arguments or {})
+            chosen, device = choose_arguments(model, arguments or {}, reading)
             encoder = ChatEncoder(model.path)
             try:
                 os.environ[vllm_plugin.OWNER] = str(os.getpid())

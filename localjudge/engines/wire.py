@@ -38,8 +38,9 @@ CONNECT = 10.0
 
 LONGEST_PAUSE = 10.0
 TRIES = 5
-"""How often an ask is sent that the server fails at (500) while it goes on living. With pauses of up to 0.5, 1, 2
-and 4 seconds between them: vLLM takes 5 seconds to stop answering after its engine has died."""
+"""How often an ask is sent that the server fails at (500, or what cannot be unpacked) while it goes on living. With
+pauses of up to 0.5, 1, 2 and 4 seconds between them: vLLM takes 5 seconds to stop answering after its engine has
+died."""
 
 AGAIN = "start it again and run the same command: finished verdicts are kept"
 
@@ -59,18 +60,15 @@ class Refused(Exception):
 
 
 def check_url(url: str) -> str:
-    """The URL without a slash at its end. Raises EngineError for what is none, or holds more than a place."""
-    try:
-        parts = urlsplit(url)
-        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        parts, whole = urlsplit(""), False
-    if not whole or any(char.isspace() for char in url):
+    """The URL without a slash at its end. Raises EngineError for what is none, or holds more than a place. Needs
+    httpx."""
+    if not _is_url(url):
         rest = url.split("://", 1)[-1].strip().strip("/")
-        guess = rest if rest and not any(char.isspace() for char in rest) else "127.0.0.1:8000/v1"
-        if guess.isdecimal():
-            guess = f"127.0.0.1:{guess}/v1"
-        raise EngineError(f"'{url}' is not a URL", where="--url", fix=f"as in: --url http://{guess}")
+        guess = f"http://127.0.0.1:{rest}/v1" if rest.isdecimal() else f"http://{rest}"
+        if guess == url or not _is_url(guess):
+            guess = "http://127.0.0.1:8000/v1"
+        raise EngineError(f"'{url}' is not a URL", where="--url", fix=f"as in: --url {guess}")
+    parts = urlsplit(url)
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         raise EngineError(
             "only scheme, host, port and path may be in it: it is kept in run.json",
@@ -79,6 +77,19 @@ def check_url(url: str) -> str:
             f"the environment, as {API_KEY}",
         )
     return url.rstrip("/")
+
+
+def _is_url(url: str) -> bool:
+    """Whether urllib, httpx and the resolver can all make something of it: each refuses what others take."""
+    import httpx
+
+    try:
+        parts, asked = urlsplit(url), httpx.URL(url)
+        asked.raw_host.decode("ascii").encode("idna")  # as the resolver does; `asked.host` decodes what is encoded
+        named = bool(parts.hostname) and bool(asked.host)
+        return parts.scheme in ("http", "https") and named and parts.port != 0 and not any(map(str.isspace, url))
+    except (ValueError, httpx.InvalidURL):
+        return False
 
 
 def check_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +142,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def why_not(error: httpx.TransportError, url: str) -> EngineError:
+def why_not(error: httpx.RequestError, url: str) -> EngineError:
     """What kept a request from being answered, and what to do about it."""
     import httpx
 
@@ -158,6 +169,8 @@ def why_not(error: httpx.TransportError, url: str) -> EngineError:
         return EngineError(f"{host} does not answer", fix="see that it is on and that no firewall is between")
     if isinstance(error, httpx.ConnectError):
         return EngineError(f"{host} cannot be reached: {error}", fix="correct --url")
+    if isinstance(error, httpx.DecodingError):
+        return EngineError(f"{host} sends an answer that cannot be unpacked: {error}")
     fix = (
         f"if it speaks https, give --url https://{url.removeprefix('http://')}" if place.scheme == "http" else None
     )
@@ -215,11 +228,12 @@ def read(response: httpx.Response, url: str) -> Any:
         raise EngineError(
             f"{path} answers with {kind}, not JSON: this is no OpenAI-compatible API",
             where=url,
-            fix=None if urlsplit(url).path.endswith("/v1") else f"most servers want --url {_origin(url)}/v1",
+            fix=None if urlsplit(url).path.endswith("/v1") else f"most servers want --url {origin(url)}/v1",
         ) from None
 
 
-def _origin(url: str) -> str:
+def origin(url: str) -> str:
+    """Scheme, host and port of a URL."""
     return "{0.scheme}://{0.netloc}".format(urlsplit(url))
 
 
@@ -231,7 +245,7 @@ def _seconds(value: str | None) -> float:
         return float(value)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
 
 
@@ -281,8 +295,12 @@ class Wire:
                     raise AskFailed("engine_error", trouble.what) from None
                 if late == 2:
                     raise EngineError(f"the server answers nobody: {trouble.what}, twice", fix=AGAIN) from None
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 trouble = why_not(error, self.url)
+                if isinstance(error, httpx.DecodingError):
+                    failed += 1
+                    if failed == TRIES:
+                        raise AskFailed("engine_error", trouble.what) from None
             else:
                 if response.status_code < 500 and response.status_code not in AWAY:
                     self._answered += 1

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from localjudge.errors import did_you_mean
+from localjudge.judge.checks import About
 from localjudge.judge.questions import (
     BandQuestion,
     ChoiceQuestion,
@@ -25,7 +26,7 @@ from localjudge.yamlfile import Complaint, Number, Whole
 
 Name = Annotated[str, spelled(r"[A-Za-z_][A-Za-z0-9_]*", "letters, digits and _, and no digit first")]
 Where = dict[str, Label | list[Label]]
-Points = dict[Label, Number]
+Points = dict[Label, Annotated[Number, Field(ge=0)]]
 
 
 class _Part(BaseModel):
@@ -37,9 +38,9 @@ class ErrorRate(_Part):
     judged when N is 0."""
 
     findings: str
-    wrong: Where
+    wrong: Annotated[Where, Field(min_length=1)]
     skip: Where = Field(default_factory=dict)
-    factor: Number = 200
+    factor: Annotated[Number, Field(gt=0)] = 200
 
 
 class Deductions(_Part):
@@ -100,7 +101,7 @@ _HOWS = ("error_rate", "deductions", "tally", "count_band", "question", "check")
 
 
 class Measure(_Part):
-    """One indicator, 0 to 100, in exactly one way: by findings, by a question (a band, a score or a choice with
+    """One indicator, 0 to 100, in exactly one way: by findings, by a question (a band, or a choice with
     values), or by what code measured. minus: question -> label -> points taken off the result, not below 0. unless:
     question -> label, or one of several, with which this cannot be judged."""
 
@@ -178,7 +179,9 @@ class Scoring(_Part):
         for name, (low, high) in self.grades.items():
             if low > high:
                 raise Complaint(f"the grade {name} is {low:g} to {high:g}, which does not rise", "grades", name)
-        for (better, (low, _)), (worse, (_, high)) in pairwise(self.grades.items()):
+        for (better, (low, top)), (worse, (_, high)) in pairwise(self.grades.items()):
+            if high > top:
+                raise Complaint(f"the grade {worse} is better than {better}: the best first", "grades", worse)
             if abs(low - high - step) > 1e-9:
                 what = f"between the grades {worse} (to {high:g}) and {better} (from {low:g})"
                 kind = "a gap" if low - high > step else "an overlap"
@@ -194,8 +197,10 @@ class Scoring(_Part):
         return self
 
 
-def check_measures(scoring: Scoring, questions: Sequence[Question], check_measures_known: bool) -> None:
-    """That measures and dimensions name what there is. Raises Complaint, with the place in judge.yaml."""
+def check_measures(scoring: Scoring, questions: Sequence[Question], by_code: Sequence[str] | None) -> None:
+    """That measures and dimensions name what there is. by_code: what code measures; None where no code looks.
+
+    Raises Complaint, with the place in judge.yaml."""
     by_id = {question.id: question for question in questions}
     for name, measure in scoring.measures.items():
         at = ("scoring", "measures", name)
@@ -209,8 +214,14 @@ def check_measures(scoring: Scoring, questions: Sequence[Question], check_measur
                     f"'{asked.id}' is no band, nor a choice with scoring.values, so it gives no number of 0 to 100"
                 )
                 raise Complaint(what, *at, "question")
-        elif not check_measures_known:
+            if any(not 0 <= worth <= 100 for worth in scoring.values.get(asked.id, {}).values()):
+                what = f"scoring.values of '{asked.id}' leaves 0 to 100, and a measure may not"
+                raise Complaint(what, "scoring", "values", asked.id)
+        elif by_code is None:
             raise Complaint(f"'{measure.check}' is measured by code, but the judge names no 'checks'", *at, "check")
+        elif measure.check not in by_code:
+            what = f"no code measures '{measure.check}': {did_you_mean(str(measure.check), by_code)}"
+            raise Complaint(what, *at, "check")
         most = measure.count_band.at_most if measure.count_band else {}
         for place, mentioned in (
             ((*at, "minus"), measure.minus),
@@ -305,8 +316,8 @@ def _check_labels(given: Iterable[str], known: Iterable[str], at: tuple[Any, ...
             raise Complaint(f"'{label}' is none of {', '.join(known)}: {did_you_mean(label, known)}", *at)
 
 
-def check_red_lines(red_lines: Sequence[RedLine], questions: Sequence[Question], checks: str | None) -> None:
-    """Raises Complaint."""
+def check_red_lines(red_lines: Sequence[RedLine], questions: Sequence[Question], checks: About | None) -> None:
+    """checks: the code that looks at a record. Raises Complaint."""
     taken = {code: q.id for q in questions if isinstance(q, FlagsQuestion) for code in q.codes}
     for place, line in enumerate(red_lines):
         if line.code in [other.code for other in red_lines[:place]]:
@@ -317,6 +328,28 @@ def check_red_lines(red_lines: Sequence[RedLine], questions: Sequence[Question],
         if line.by != "model" and checks is None:
             what = f"'{line.code}' is decided by code, but the judge names no 'checks'"
             raise Complaint(what, "red_lines", place, "by")
+        if line.by != "model" and checks is not None and line.code not in checks.codes:
+            what = f"no code decides '{line.code}': {did_you_mean(line.code, checks.codes)}"
+            raise Complaint(what, "red_lines", place, "by")
+
+
+def check_ends(scoring: Scoring, red_lines: Sequence[RedLine], low: float, high: float) -> None:
+    """That caps lie in the overall's range, low to high, and grades cover it. Raises Complaint."""
+    for place, line in enumerate(red_lines):
+        if line.cap is not None and not low <= line.cap <= high:
+            what = f"the cap {line.cap:g} of '{line.code}' is no overall, which lies between {low:g} and {high:g}"
+            raise Complaint(what, "red_lines", place, "cap")
+    if scoring.cap is not None and not low <= scoring.cap <= high:
+        what = f"scoring.cap is {scoring.cap:g}, but the overall lies between {low:g} and {high:g}"
+        raise Complaint(what, "scoring", "cap")
+    if scoring.grades:
+        best, worst = next(iter(scoring.grades)), list(scoring.grades)[-1]
+        if scoring.grades[best][1] < high:
+            what = f"no grade holds an overall of {high:g}: let {best} end there"
+            raise Complaint(what, "scoring", "grades", best)
+        if scoring.grades[worst][0] > low:
+            what = f"no grade holds an overall of {low:g}: let {worst} begin there"
+            raise Complaint(what, "scoring", "grades", worst)
 
 
 def overall_question(scoring: Scoring, questions: Sequence[Question]) -> None:

@@ -33,6 +33,17 @@ def folded(text: str) -> str:
     return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", text)).strip()
 
 
+def texts_of(value: Any) -> list[str]:
+    """Every text in a field: itself, or all texts and numbers inside its JSON, as they are shown."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [text for inner in value.values() for text in texts_of(inner)]
+    if isinstance(value, list):
+        return [text for inner in value for text in texts_of(inner)]
+    return [] if value is None or isinstance(value, bool) else [str(value)]
+
+
 def verified(findings: Sequence[Finding], texts: Sequence[str]) -> list[dict[str, Any]]:
     """The findings, each marked by whether its quote occurs in one of these texts. One that code found, which has
     `settled`, needs no proof."""
@@ -40,14 +51,22 @@ def verified(findings: Sequence[Finding], texts: Sequence[str]) -> list[dict[str
 
     def proven(finding: Finding) -> bool:
         quote = folded(finding["quote"])
-        return "settled" in finding or (bool(quote) and any(quote in text for text in folds))
+        says_something = any(character.isalnum() for character in quote)
+        return "settled" in finding or (says_something and any(quote in text for text in folds))
 
     return [{**finding, "verified": proven(finding)} for finding in findings]
 
 
 def counting(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings that count: those whose quote is in the record."""
-    return [finding for finding in findings if finding.get("verified", True)]
+    """The findings that count: those whose quote is in the record, each once, however often a model lists it."""
+    met = set()
+    counted = []
+    for finding in findings:
+        own = tuple((key, folded(str(value))) for key, value in finding.items() if key not in ("settled", "why"))
+        if finding.get("verified", True) and ("settled" in finding or own not in met):
+            met.add(own)
+            counted.append(finding)
+    return counted
 
 
 def matches(finding: Finding, where: Where) -> bool:
@@ -96,7 +115,8 @@ def _value(
     if isinstance(how, CountBand):
         return _count_band(how, findings, answers)
     if one.error_rate:
-        judged = [finding for finding in findings if not matches(finding, one.error_rate.skip)]
+        skip = one.error_rate.skip
+        judged = [finding for finding in findings if not (skip and matches(finding, skip))]
         wrong = [finding for finding in judged if matches(finding, one.error_rate.wrong)]
         why = [f"{len(wrong)} of {len(judged)} wrong", *(_told(finding) for finding in wrong)]
         return error_rate_score(len(wrong), len(judged), one.error_rate.factor), why

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from localjudge.judge import rubric
 from localjudge.judge.checks import Checked, Measured, Settled
@@ -16,9 +16,11 @@ from localjudge.judge.questions import (
     CANNOT,
     BandQuestion,
     ChoiceQuestion,
+    FindingsQuestion,
     FlagsQuestion,
     Question,
     ScoreQuestion,
+    TextQuestion,
 )
 from localjudge.judge.scoring import center, entropy, half_up, spread
 from localjudge.judge.spec import JudgeSpec
@@ -29,6 +31,8 @@ Combine = Literal["mean", "median"]
 
 def combine(spec: JudgeSpec, record_id: str, members: Sequence[Verdict], how: Combine, model: str) -> Verdict:
     """One verdict out of those of a panel's members, which it keeps.
+
+    What is written, texts and findings, is that of the member nearest to the panel's overall.
 
     Most of the members must have judged the record; else the panel could not judge it either, for the reason that
     most of those who failed have. Raises ValueError without members.
@@ -66,8 +70,16 @@ def combine(spec: JudgeSpec, record_id: str, members: Sequence[Verdict], how: Co
     else:
         verdict = _rubric(spec, record_id, answers, judged, how, model)
     nearest = min(judged, key=lambda member: abs(_overall(member) - _overall(verdict)))
+    written = {
+        question.id: nearest.answers[question.id]
+        for question in spec.asked
+        if isinstance(question, TextQuestion | FindingsQuestion)
+        and question.id in nearest.answers
+        and spec.kind == "rubric"
+    }
     return verdict.model_copy(
         update={
+            "answers": {**written, **answers},
             "rationale": nearest.rationale,
             "members": list(members),
             "split": split,
@@ -90,7 +102,10 @@ def _rubric(
     for name in spec.scoring.measures:
         values = [value for member in judged if (value := member.measures[name].value) is not None]
         told = ", ".join(f"{value:g}" for value in values)
-        measures[name] = Measured(center(values, how) if values else None, (f"{how} of {told}",) if values else ())
+        why = f"{how} of {told}" if values else ""
+        if 2 * len(values) <= len(judged):
+            why = f"{len(judged) - len(values)} of {len(judged)} members could not judge it"
+        measures[name] = Measured(center(values, how) if 2 * len(values) > len(judged) else None, (why,))
     return rubric.assembled(spec, record_id, answers, model, Checked(red_lines=settled), measures)
 
 
@@ -109,7 +124,8 @@ def _answers(spec: JudgeSpec, judged: Sequence[Verdict], how: Combine) -> tuple[
             continue
         middle: dict[str, float] = {}
         numbers = [number for answer in told if (number := _number(spec, question, answer)) is not None]
-        if numbers:
+        # As many who could not judge it as could: then the panel cannot.
+        if 2 * len(numbers) > len(told):
             middle = {"expected": center(numbers, how), "sd": spread(numbers)}
         if isinstance(question, FlagsQuestion):
             shares = {code: sum(code in answer.value for answer in told) / len(told) for code in question.codes}
@@ -119,6 +135,8 @@ def _answers(spec: JudgeSpec, judged: Sequence[Verdict], how: Combine) -> tuple[
         elif isinstance(question, ScoreQuestion):
             votes = _votes([CANNOT if answer.value is None else str(answer.value) for answer in told])
             value = int(half_up(middle["expected"])) if middle else None
+            if 2 * len(numbers) == len(told):
+                split.append(question.id)
             answers[question.id] = Answer(
                 value=value, distribution=votes, entropy=entropy(votes.values()), **middle
             )
@@ -138,8 +156,11 @@ def _answers(spec: JudgeSpec, judged: Sequence[Verdict], how: Combine) -> tuple[
 
 def _number(spec: JudgeSpec, question: Question, answer: Answer) -> float | None:
     """What a member's answer counts; None of a label that counts nothing."""
-    counts = isinstance(question, ScoreQuestion | BandQuestion) or question.id in spec.scoring.values
-    return rubric.number_of(spec, question.id, answer) if counts else None
+    return rubric.number_of(spec, question.id, answer) if _counts(spec, question) else None
+
+
+def _counts(spec: JudgeSpec, question: Question) -> bool:
+    return isinstance(question, ScoreQuestion | BandQuestion) or question.id in spec.scoring.values
 
 
 def _votes(labels: Sequence[str]) -> dict[str, float]:
@@ -147,22 +168,18 @@ def _votes(labels: Sequence[str]) -> dict[str, float]:
     return {label: n / len(labels) for label, n in Counter(labels).most_common()}
 
 
-def ratings(spec: JudgeSpec, verdict: Verdict) -> Mapping[str, list[Any]]:
+def ratings(spec: JudgeSpec, verdict: Verdict) -> Mapping[str, tuple[list[str], list[float] | None]]:
     """What the members of a panel's verdict answered, for their agreement: question, or question.code of flags ->
-    a number of each for what counts, else a label."""
-    found: dict[str, list[Any]] = {}
-    for member in verdict.members or ():
-        if member.status != "ok":
-            continue
-        for question in spec.own_questions:
-            answer = member.answers.get(question.id)
-            if answer is None:
-                continue
-            if isinstance(question, FlagsQuestion):
-                for code in question.codes:
-                    found.setdefault(f"{question.id}.{code}", []).append(str(code in answer.value))
-            elif isinstance(question, ScoreQuestion | ChoiceQuestion | BandQuestion):
-                number = _number(spec, question, answer)
-                if number is not None or answer.value is not None:
-                    found.setdefault(question.id, []).append(answer.value if number is None else number)
+    their labels and, of a question that counts, the numbers of those who could judge it."""
+    found: dict[str, tuple[list[str], list[float] | None]] = {}
+    judged = [member for member in verdict.members or () if member.status == "ok"]
+    for question in spec.own_questions:
+        told = [member.answers[question.id] for member in judged if question.id in member.answers]
+        if isinstance(question, FlagsQuestion):
+            for code in question.codes:
+                found[f"{question.id}.{code}"] = [str(code in answer.value) for answer in told], None
+        elif isinstance(question, ScoreQuestion | ChoiceQuestion | BandQuestion):
+            labels = [CANNOT if answer.value is None else str(answer.value) for answer in told]
+            numbers = [number for answer in told if (number := _number(spec, question, answer)) is not None]
+            found[question.id] = labels, numbers if _counts(spec, question) else None
     return found

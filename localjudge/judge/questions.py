@@ -5,6 +5,7 @@ Each question gives the JSON schema of its answer and reads that JSON into a val
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -245,6 +246,15 @@ class BandQuestion(_Question):
     type: Literal["band"]
     cannot: Annotated[bool, Field(strict=True)] = False
     options: Annotated[dict[Label, Band], Field(min_length=2)]
+
+    @field_validator("options")
+    @classmethod
+    def _bands_do_not_overlap(cls, options: dict[str, Band]) -> dict[str, Band]:
+        rising = sorted(options.items(), key=lambda item: item[1].range)
+        for (less, low), (more, high) in itertools.pairwise(rising):
+            if high.range[0] < low.range[1]:
+                raise ValueError(f"the bands {less} and {more} overlap")
+        return options
 
     @property
     def labels(self) -> list[str]:

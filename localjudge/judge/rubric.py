@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from localjudge.engines.base import AskFailed
-from localjudge.judge.asking import Complete, Correction, inputs_of, rationale_of
+from localjudge.judge.asking import Complete, Correction, inputs_of, rationale_of, shown_of
 from localjudge.judge.checks import Checked, Measured, run_check, settle
-from localjudge.judge.measuring import dimensions, finished, grade, measure, overall_of, verified
+from localjudge.judge.measuring import dimensions, finished, grade, measure, overall_of, texts_of, verified
 from localjudge.judge.questions import FindingsQuestion
 from localjudge.judge.reading import Plan, tell
 from localjudge.judge.scoring import weighted_of_judged
@@ -51,9 +51,10 @@ def settled_of(spec: JudgeSpec, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settled_names(spec: JudgeSpec, checked: Checked) -> dict[str, Any]:
-    """`settled`: the red lines that code decided. `tables`: what else it found."""
+    """`settled`: the red lines that code decided; their `why` has no word of the record's. `tables`: what else it
+    found."""
     lines = [
-        {"code": line.code, "text": line.text, "stands": found.stands, "why": found.why}
+        {"code": line.code, "text": line.text, "stands": found.stands, "why": found.bare}
         for line in spec.red_lines
         if line.by != "model" and (found := checked.red_lines.get(line.code))
     ]
@@ -137,7 +138,8 @@ def _held(spec: JudgeSpec, name: str, answer: Answer, fields: Mapping[str, Any])
     findings = [dict(finding) for finding in answer.value]
     if spec.checks is not None:
         findings = settle(spec.checks, name, findings, fields, spec.language)
-    texts = [value for item in question.quoted_from or fields if isinstance(value := fields.get(item), str)]
+    shown = shown_of(spec, fields)
+    texts = [text for item in question.quoted_from or shown for text in texts_of(shown.get(item))]
     return answer.model_copy(update={"value": verified(findings, texts)})
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 
 from localjudge.decoding.vocabulary import Vocabulary
 from localjudge.judge.loading import load_judge
 from localjudge.judge.spec import JudgeSpec
+from localjudge.judge.suite import find_suite, load_suite
 
 
 def show(judge: str, settings: Iterable[str]) -> str:
@@ -64,13 +66,26 @@ def _mean(spec: JudgeSpec) -> str:
 
 
 def check(judge: str, settings: Iterable[str], vocabulary: Vocabulary, counted: str) -> str:
-    """A judge's answer schema, its least and set token budgets in this vocabulary, and warnings.
+    """A judge's answer schema, its least and set token budgets in this vocabulary, and warnings; of a suite's file,
+    those of its judges.
 
     counted: whose vocabulary it is, in words.
     """
+    file = find_suite(judge) if Path(judge).is_file() else None
+    if file is None:
+        return _checked(load_judge(judge, settings), vocabulary, counted)
+    suite = load_suite(file, settings)
+    head = [f"{suite.spec.name} is a valid suite of {len(suite.judges)} judges"]
+    for name, entry in suite.entries.items():
+        taken = f"records that are '{entry.when}'" if entry.when else "all records"
+        head.append(f"judge         {name}: {taken}, {'beside' if entry.beside else 'as'} '{entry.category}'")
+    told = (_checked(spec, vocabulary, counted) for spec in suite.judges.values())
+    return "\n\n".join(["\n".join(head), *told])
+
+
+def _checked(spec: JudgeSpec, vocabulary: Vocabulary, counted: str) -> str:
     from localjudge.decoding.closing import Grammar
 
-    spec = load_judge(judge, settings)
     lines = [f"{spec.name} {spec.version} is a valid {spec.kind} judge ({spec.digest[:12]})"]
     for place, schema in enumerate(spec.schemas):
         grammar = Grammar(schema, vocabulary)

@@ -13,7 +13,15 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from localjudge.errors import did_you_mean, nearest
 from localjudge.judge import checks
-from localjudge.judge.counting import Name, RedLine, Scoring, check_measures, check_red_lines, overall_question
+from localjudge.judge.counting import (
+    Name,
+    RedLine,
+    Scoring,
+    check_ends,
+    check_measures,
+    check_red_lines,
+    overall_question,
+)
 from localjudge.judge.prompt import Source, Templates
 from localjudge.judge.questions import (
     BandQuestion,
@@ -148,8 +156,8 @@ class JudgeSpec(BaseModel):
     @field_validator("checks")
     @classmethod
     def _checks_are_known(cls, name: str | None) -> str | None:
-        if name is not None and name not in checks.NAMES:
-            raise ValueError(f"there are no checks '{name}': {did_you_mean(name, checks.NAMES)}")
+        if name is not None and name not in checks.KNOWN:
+            raise ValueError(f"there are no checks '{name}': {did_you_mean(name, checks.KNOWN)}")
         return name
 
     @model_validator(mode="before")
@@ -198,7 +206,12 @@ class JudgeSpec(BaseModel):
         if self.kind == "pairwise":
             self._check_pairwise()
         else:
-            check_red_lines(self.red_lines, self.questions, self.checks)
+            about = checks.KNOWN[self.checks] if self.checks else None
+            check_red_lines(self.red_lines, self.questions, about)
+            for name in about.fields if about else ():
+                if name not in names:
+                    what = f"the checks '{self.checks}' look at '{name}', which is no input"
+                    raise Complaint(f"{what}: {did_you_mean(name, names)}", "checks")
             self._check_scoring()
             self._check_findings()
         self._check_passes()
@@ -256,7 +269,7 @@ class JudgeSpec(BaseModel):
             if not isinstance(by_id[question_id], FlagsQuestion):
                 what = f"scoring.veto is for flags; '{question_id}' is a {by_id[question_id].type}"
                 raise Complaint(what, "scoring", "veto", place)
-        check_measures(scoring, self.questions, self.checks is not None)
+        check_measures(scoring, self.questions, checks.KNOWN[self.checks].measures if self.checks else None)
         overall_question(scoring, self.questions)
         if scoring.dimensions:
             if scoring.weights:
@@ -291,6 +304,7 @@ class JudgeSpec(BaseModel):
 
     def _check_mark(self) -> None:
         low, high = self.bounds
+        check_ends(self.scoring, self.red_lines, low, high)
         mark = self.scoring.pass_mark
         if mark is not None and not low <= mark <= high:
             what = f"scoring.pass is {mark:g}, but the overall lies between {low:g} and {high:g}"

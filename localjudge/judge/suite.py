@@ -17,6 +17,7 @@ from localjudge import yamlfile
 from localjudge.errors import JudgeError, did_you_mean
 from localjudge.judge import checks
 from localjudge.judge.loading import judge_names, load_judge
+from localjudge.judge.questions import spelled
 from localjudge.judge.spec import Input, JudgeSpec
 from localjudge.yamlfile import Complaint
 
@@ -45,7 +46,7 @@ class SuiteSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
+    name: Annotated[str, spelled(r"[a-z0-9][a-z0-9_.-]*", "small letters, digits, '-', '_' and '.'")]
     description: str = ""
     dispatch: str | None = None
     judges: Annotated[list[SuiteJudge], Field(min_length=1)]
@@ -75,8 +76,8 @@ def kinds_of(dispatch: str | None) -> list[str]:
     """What these checks can say that a record is. Raises Complaint for those that tell no records apart."""
     if dispatch is None:
         return []
-    if dispatch not in checks.NAMES:
-        raise Complaint(f"there are no checks '{dispatch}': {did_you_mean(dispatch, checks.NAMES)}", "dispatch")
+    if dispatch not in checks.KNOWN:
+        raise Complaint(f"there are no checks '{dispatch}': {did_you_mean(dispatch, checks.KNOWN)}", "dispatch")
     module = import_module(f"{checks.__name__}.{dispatch}")
     if not hasattr(module, "dispatch"):
         raise Complaint(f"the checks '{dispatch}' do not tell records apart", "dispatch")

@@ -25,13 +25,14 @@ class RunningAlpha:
         self._counts: Counter[Hashable] = Counter()
         self._sum = self._squares = 0.0
 
-    def add(self, ratings: Sequence[Hashable]) -> None:
-        """One unit's ratings: numbers under 'interval'."""
+    def add(self, ratings: Sequence[Hashable], labels: Sequence[Hashable] | None = None) -> None:
+        """One unit's ratings: numbers under 'interval'. labels: what is looked at to see whether all said the same,
+        where the numbers are finer."""
         m = len(ratings)
         if m < 2:
             return
         self.units += 1
-        self.unanimous += len(set(ratings)) == 1
+        self.unanimous += len(set(ratings if labels is None else labels)) == 1
         self._n += m
         if self.metric == "nominal":
             counts = Counter(ratings)

@@ -258,6 +258,12 @@ def _case(verdict: Verdict) -> Case:
     )
 
 
+def _first_place(verdict: Verdict) -> float:
+    """How often the response that stood first won over both orders."""
+    straight, swapped = (order["preference"].value for order in verdict.orders or ())
+    return (share_of_a([straight]) + 1 - share_of_a([swapped])) / 2
+
+
 class _Pairs:
     def __init__(self, spec: JudgeSpec) -> None:
         self.spec = spec
@@ -268,11 +274,12 @@ class _Pairs:
     def add(self, verdict: Verdict) -> None:
         outcome = verdict.answers["preference"].value
         self.outcomes[outcome] += 1
-        for member in verdict.members or ():
-            self._place(member)
+        places = [_first_place(each) for each in verdict.members or [verdict] if each.orders]
+        if places:
+            self.first_place.add(math.fsum(places) / len(places))
         if not verdict.orders:
             return
-        straight, swapped = self._place(verdict)
+        straight, swapped = (order["preference"].value for order in verdict.orders)
         if outcome == "inconsistent" and len(self.undecided) < CASES:
             self.undecided.append(
                 Undecided(
@@ -281,14 +288,6 @@ class _Pairs:
                     rationales=[rationale_of(self.spec, order) for order in verdict.orders],
                 )
             )
-
-    def _place(self, verdict: Verdict) -> tuple[str, str]:
-        """Count how often the first place won over both orders, if there are two; what they were answered."""
-        if not verdict.orders:
-            return "", ""
-        straight, swapped = (order["preference"].value for order in verdict.orders)
-        self.first_place.add((share_of_a([straight]) + 1 - share_of_a([swapped])) / 2)
-        return straight, swapped
 
     def result(self, total: int) -> Pairwise:
         a, b, ties, inconsistent, split = self.outcomes.values()
@@ -324,9 +323,9 @@ class _Members:
             else:
                 running.add(member.overall)
         self.split.update(verdict.split)
-        for question, ratings in ratings_of(self.spec, verdict).items():
-            metric: Metric = "interval" if all(isinstance(rating, float) for rating in ratings) else "nominal"
-            self.alphas.setdefault(question, RunningAlpha(metric)).add(ratings)
+        for question, (labels, numbers) in ratings_of(self.spec, verdict).items():
+            alpha = self.alphas.setdefault(question, RunningAlpha("nominal" if numbers is None else "interval"))
+            alpha.add(labels if numbers is None else numbers, labels)
 
     def result(self, total: int) -> Panel | None:
         if not self.overall:
@@ -406,7 +405,7 @@ def summarize(
         for name, histogram in histograms.items():
             answer = verdict.answers[name].value
             if answer is None:
-                answer = SPLIT if verdict.members else CANNOT
+                answer = SPLIT if name in verdict.split else CANNOT
                 histogram.setdefault(answer, 0)
             for label in answer if isinstance(answer, list) else [answer]:
                 histogram[str(label)] += 1

@@ -23,6 +23,7 @@ from localjudge.judge.spec import JudgeSpec
 from localjudge.records import Record, read_records
 from localjudge.report.markdown import plain, table
 from localjudge.run.candidates import ENOUGH, WORDS, Comparison, Judged, compared, judged_of, shown
+from localjudge.run.reports import records_file
 from localjudge.run.runner import judge_of
 from localjudge.run.store import RunDirectory, differences, read_verdicts, write_atomically, writing
 from localjudge.verdict import Verdict
@@ -188,11 +189,15 @@ def _compare_group(
 
 
 def _names(runs: Sequence[_Run]) -> list[str]:
-    """Short names that tell runs apart: of the model, else of the folder."""
+    """Short names that tell runs apart: of the model, else of the folder, a suite's where they are of suites."""
+    paths = [run.path.resolve() for run in runs]
     ways = (
         [run.run["model"]["name"] for run in runs],
-        [run.path.name for run in runs],
-        [run.path.parts[-3] if run.categories is not None else run.path.name for run in runs],
+        [path.name for path in paths],
+        [
+            path.parts[-3] if run.categories is not None else path.name
+            for run, path in zip(runs, paths, strict=True)
+        ],
     )
     return next((names for names in ways if len(set(names)) == len(names)), [str(run.path) for run in runs])
 
@@ -205,12 +210,7 @@ def _verdicts(run: _Run, category: str | None) -> Iterator[Verdict]:
 
 def _places(run: _Run, by: str, case: str) -> dict[str, tuple[str, str]]:
     """Record id -> (candidate, case). Raises RecordsError when no record has these fields."""
-    path, settings = Path(run.run["paths"]["records"]), run.run["settings"]
-    moved = run.path.parent.parent / "records" / path.name
-    if not path.exists() and moved.is_file():
-        path = moved
-    if not path.exists():
-        raise RecordsError("the run's records are not there any more", where=str(path), fix="put them back")
+    path, settings = records_file(run.path, run.run), run.run["settings"]
     met: set[str] = set()
     found: dict[str, tuple[str, str]] = {}
     for record in read_records(path, run.spec.inputs, mapping=settings["mapping"], limit=settings["limit"]):

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from localjudge.errors import LocalJudgeError, RunError
+from localjudge.errors import EngineError, ModelError, RunError
 from localjudge.judge.panel import Combine, combine
 from localjudge.report.summary import Summary
-from localjudge.run.runner import Run, write_summary
-from localjudge.run.store import RunDirectory, VerdictsById, differences, read_verdicts, writing
+from localjudge.run.reports import write_reports
+from localjudge.run.runner import PANEL, Run, write_summary
+from localjudge.run.store import RunDirectory, VerdictsById, differences, read_verdicts, write_atomically, writing
 from localjudge.verdict import Verdict
 
 
@@ -40,11 +41,17 @@ class PanelRun:
     _current: Run | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        names = [member.model.name for member in self.members]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise RunError(
-                f"the panel names '{twice[0]}' twice", where="-m", fix="--samples asks one model several times"
-            )
+        prints = [member.model.fingerprint for member in self.members]
+        folders = [member.directory.name for member in self.members]
+        for place, member in enumerate(self.members):
+            if prints[place] in prints[:place]:
+                fix = "--samples asks one model several times"
+                raise RunError(f"the panel has '{member.model.name}' twice", where="-m", fix=fix)
+            if folders[place] in folders[:place]:
+                fix = "give one of the models' folders another name"
+                raise RunError(
+                    f"two of the panel's models would both be called '{folders[place]}'", where="-m", fix=fix
+                )
 
     @property
     def judging(self) -> bool:
@@ -57,17 +64,17 @@ class PanelRun:
             self._current.stop()
 
     async def go(self) -> Summary:
-        """Let each member judge what it has not judged yet, then combine. Raises LocalJudgeError, which names the
-        member; what all of them have judged is kept."""
+        """Let each member judge what it has not judged yet, then combine. Raises LocalJudgeError; that of a
+        member's model names it. What all of them have judged is kept."""
         directory = RunDirectory(self.directory)
         try:
-            self._refuse_changes(directory)
+            self._claim()
             for number, member in enumerate(self.members, 1):
                 self.say(f"member {number} of {len(self.members)}: {member.model.name}")
                 self._current = member
                 try:
                     await member.go()
-                except LocalJudgeError as error:
+                except (EngineError, ModelError) as error:
                     raise type(error)(
                         f"the panel's member '{member.model.name}' stopped: {error.what}",
                         where=error.where,
@@ -88,15 +95,24 @@ class PanelRun:
             "members": {member.model.name: member.model.fingerprint for member in self.members},
         }
 
-    def _refuse_changes(self, directory: RunDirectory) -> None:
-        run = directory.read_run()
-        changed = [] if run is None else differences({"panel": run.get("panel")}, {"panel": self._judges})
-        if changed:
-            raise RunError(
-                "this folder holds another run:\n  " + "\n  ".join(changed),
-                where=str(self.directory),
-                fix="give another -o, or run with what made it",
-            )
+    def _claim(self) -> None:
+        """Make the folder this panel's. Raises RunError when it is another's, or that of one model."""
+        file = self.directory / PANEL
+        if not file.is_file() and (self.directory / "run.json").is_file():
+            what = "this folder holds the run of one model"
+            raise RunError(what, where=str(self.directory), fix="give another -o")
+        if file.is_file():
+            try:
+                changed = differences(json.loads(file.read_text(encoding="utf-8")), self._judges)
+            except ValueError:
+                changed = [f"{PANEL} is broken"]
+            if changed:
+                raise RunError(
+                    "this folder holds another panel's run:\n  " + "\n  ".join(changed),
+                    where=str(self.directory),
+                    fix="give another -o, or run with what made it",
+                )
+        write_atomically(file, json.dumps(self._judges, ensure_ascii=False, indent=1) + "\n")
 
     def _combine(self, directory: RunDirectory) -> Summary:
         own = [_read(member.directory) for member in self.members]
@@ -126,7 +142,11 @@ class PanelRun:
             "sessions": [{"judged": written, "seconds": round(seconds, 3)}],
         }
         directory.write_run(run)
-        return write_summary(self.directory, self.members[0].spec, run)
+        spec = self.members[0].spec
+        summary = write_summary(self.directory, spec, run)
+        if spec.report:
+            write_reports(self.directory, spec, run)
+        return summary
 
 
 def _read(directory: Path) -> dict[str, Any]:

@@ -33,20 +33,33 @@ def template_of(run: Mapping[str, Any]) -> Source | None:
     return Source(*kept) if kept else None
 
 
-def write_reports(directory: Path, spec: JudgeSpec, run: Mapping[str, Any]) -> int:
-    """Write each judged record's report into reports/; how many. Raises RunError, RecordsError."""
+def write_reports(directory: Path, spec: JudgeSpec, run: Mapping[str, Any]) -> RunError | None:
+    """Write each judged record's report into reports/. Where the template fails on some, the others are written all
+    the same, and the error to tell is returned. Raises RunError for a broken template, RecordsError."""
     report = RecordReport(spec, template_of(run))
-    written = 0
+    failed, written = list[RunError](), 0
     with contextlib.closing(VerdictsById(directory)) as verdicts:
-        for record in _records(spec, run):
+        for record in _records(directory, spec, run):
             verdict = verdicts.get(record.id)
             if verdict is None:
                 continue
             file = report_file(directory, record.id)
+            try:
+                text = report.render(record.id, record.fields, verdict, _checked(spec, record))
+            except RunError as error:
+                file.unlink(missing_ok=True)  # that of an earlier sitting is no longer this record's
+                failed.append(error)
+                continue
             file.parent.mkdir(exist_ok=True)
-            write_atomically(file, report.render(record.id, record.fields, verdict, _checked(spec, record)))
+            write_atomically(file, text)
             written += 1
-    return written
+    if not failed:
+        return None
+    first = failed[0]
+    fix = (
+        f"{len(failed)} of {len(failed) + written} reports could not be made; the verdicts and the others are whole"
+    )
+    return RunError(first.what, where=first.where, fix=fix)
 
 
 def one_report(directory: Path, spec: JudgeSpec, run: Mapping[str, Any], record_id: str) -> str:
@@ -57,16 +70,25 @@ def one_report(directory: Path, spec: JudgeSpec, run: Mapping[str, Any], record_
         if verdict is None:
             fix = did_you_mean(record_id, verdicts.ids()) if len(verdicts) <= 10_000 else None
             raise RunError(f"there is no verdict on a record '{record_id}'", where=str(directory), fix=fix)
-    record = next((record for record in _records(spec, run) if record.id == record_id), None)
+    record = next((record for record in _records(directory, spec, run) if record.id == record_id), None)
     if record is None:
-        raise RecordsError(f"the records no longer hold '{record_id}'", where=run["paths"]["records"])
+        raise RecordsError(f"the records no longer hold '{record_id}'", where=str(records_file(directory, run)))
     return RecordReport(spec, template_of(run)).render(record_id, record.fields, verdict, _checked(spec, record))
 
 
-def _records(spec: JudgeSpec, run: Mapping[str, Any]) -> Iterator[Record]:
-    path, settings = Path(run["paths"]["records"]), run["settings"]
-    if not path.exists():
-        raise RecordsError("the run's records are not there any more", where=str(path), fix="put them back")
+def records_file(directory: Path, run: Mapping[str, Any]) -> Path:
+    """The records of the run in this folder: where they were, or, as those of a suite lie in its own folder, where
+    they went when that was moved. Raises RecordsError."""
+    path, suite = Path(run["paths"]["records"]), directory.resolve().parent.parent
+    if path.exists():
+        return path
+    if (suite / "suite.json").is_file() and (moved := suite / "records" / path.name).is_file():
+        return moved
+    raise RecordsError("the run's records are not there any more", where=str(path), fix="put them back")
+
+
+def _records(directory: Path, spec: JudgeSpec, run: Mapping[str, Any]) -> Iterator[Record]:
+    path, settings = records_file(directory, run), run["settings"]
     for record in read_records(path, spec.inputs, mapping=settings["mapping"], limit=settings["limit"]):
         # What could not be judged has its verdict to show all the same.
         yield Record(record.id, {}, record.where) if isinstance(record, BadRecord) else record

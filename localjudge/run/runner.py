@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
+import json
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +20,7 @@ import localjudge
 from localjudge.decoding.closing import Grammar
 from localjudge.decoding.grammar import follows
 from localjudge.decoding.vocabulary import Vocabulary
-from localjudge.engines.base import Ask, AskFailed, Completion, Engine
+from localjudge.engines.base import Ask, AskFailed, Completion, Engine, Message
 from localjudge.engines.chat import TAGS, thinking_tags
 from localjudge.errors import JudgeError, ModelError, RecordsError, RunError, did_you_mean
 from localjudge.judge import pairwise, panel, rubric
@@ -44,6 +46,9 @@ from localjudge.run.store import (
     write_atomically,
 )
 from localjudge.verdict import Usage, Verdict
+
+PANEL = "panel.json"
+"""What tells a panel's folder from that of one model."""
 
 KINDS = {"rubric": rubric.judge, "pairwise": pairwise.judge}
 
@@ -97,6 +102,13 @@ class Settings(BaseModel):
             raise RunError(f"'{name}' {what}", fix=fix) from None
 
 
+def own_seed(seed: int, messages: Sequence[Message]) -> int:
+    """An ask's own seed: the same again for the same ask, and another for every other. With one seed for all, all
+    records would be decided by the same few draws."""
+    told = json.dumps([seed, *([message.role, message.text] for message in messages)])
+    return int.from_bytes(hashlib.sha256(told.encode()).digest()[:7])
+
+
 class _Asker:
     """`complete` for one record: the cache first, then the engine; counts what it took."""
 
@@ -110,7 +122,7 @@ class _Asker:
             ask,
             budget=ask.budget or settings.max_tokens,
             temperature=settings.temperature,
-            seed=settings.seed,
+            seed=own_seed(settings.seed, ask.messages) if settings.temperature else settings.seed,
             think=settings.think,
         )
         key = self._engine.key(ask) if self._cache else ""
@@ -182,7 +194,8 @@ async def _judge_once(
         (answer.mass is not None and answer.mass < settings.min_mass)
         or (answer.distribution is not None and confidence(answer) < settings.min_confidence)
         or (answer.mass is not None and tied(answer))
-        for answer in verdict.answers.values()
+        for answers in (verdict.answers, *(verdict.orders or ()))
+        for answer in answers.values()
     )
     unsure = unsure or (correct is not None and correct.unsure(verdict.answers))
     return verdict.model_copy(update={"usage": asker.usage, "unsure": unsure})
@@ -321,6 +334,12 @@ class Run:
         if self.spec.report:
             RecordReport(self.spec, self.spec.report)  # a broken template is told before anything is judged
         found = scan(self.records, self.spec, self.settings)
+        if (self.directory / PANEL).is_file():
+            raise RunError(
+                "this folder holds a panel's run",
+                where=str(self.directory),
+                fix="give another -o, or all of its -m",
+            )
         directory = RunDirectory(self.directory)
         try:
             return await self._go(directory, found, stamp)
@@ -360,8 +379,8 @@ class Run:
                 write_summary(self.directory, self.spec, run)
             raise
         summary = write_summary(self.directory, self.spec, run)
-        if self.spec.report:
-            write_reports(self.directory, self.spec, run)
+        if self.spec.report and (failed := write_reports(self.directory, self.spec, run)):
+            self.say(f"warning: {failed}")
         return summary
 
     def _refuse_changes(self, what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
@@ -383,7 +402,9 @@ class Run:
             )
 
     async def _judge_the_rest(self, directory: RunDirectory, run: dict[str, Any], total: int, done: int) -> None:
-        cache_file = (cache_dir() if self.shared_cache else self.directory) / "completions.sqlite"
+        # What another's server holds under a name may change: no other run is to have its completions.
+        shared = self.shared_cache and self.model.path is not None
+        cache_file = (cache_dir() if shared else self.directory) / "completions.sqlite"
         # All that can be refused early comes before the engine, which may load for minutes.
         with contextlib.closing(CompletionCache(cache_file)) as cache:
             engine = await self.start_engine()

@@ -63,8 +63,13 @@ def run_to_end(run: Job[T_co]) -> T_co | None:
 def report_again(path: Path, record_id: str | None = None) -> str:
     """Write a run's summary.json and report.md anew from its verdicts, and its records' own reports where its judge
     has a template for them; the report's text. With a record's id: that record's report alone, which writes
-    nothing. Raises RunError."""
+    nothing. Raises RunError, RecordsError."""
     if not (path / "run.json").is_file():
+        if runs := sorted(file.parent for file in path.glob("judges/*/run.json")):
+            fix = f"give one of its judges' runs: {', '.join(map(str, runs))}"
+            raise RunError(
+                "this is a suite's folder, and each of its judges has a run of its own", where=str(path), fix=fix
+            )
         raise RunError("this folder holds no run", where=str(path), fix="give the folder that `-o` named")
     directory = RunDirectory(path)
     try:
@@ -74,8 +79,8 @@ def report_again(path: Path, record_id: str | None = None) -> str:
         if record_id is not None:
             return one_report(path, spec, run, record_id)
         write_summary(path, spec, run)
-        if template_of(run):
-            write_reports(path, spec, run)
+        if template_of(run) and (failed := write_reports(path, spec, run)):
+            raise failed
     finally:
         directory.close()
     return (path / "report.md").read_text(encoding="utf-8")

@@ -301,7 +301,7 @@ def pairs(n: int = 60) -> list[dict[str, Any]]:
     return [
         {
             "id": f"p{i}",
-            "instruction": "Say.",
+            "instruction": f"Say {i}.",
             "response_a": f"It is worth {i * 7 % 10}. So it is." if i % 2 else f"它值{i * 7 % 10}分。就是这样。",
             "response_b": f"It is worth {(i * 7 + 3) % 10}. So it is."
             if i % 2
@@ -471,7 +471,7 @@ def test_the_command_stops_at_ctrl_c_and_goes_on(tmp_path: Path) -> None:
     assert "\npairwise audited, judged by scripted\nAs they are: " in shown and "serious" in shown
     assert said.splitlines()[1:3] == ["as they are: 30 records", "order: the pair in one order, against the other"]
     lines = log.read_text().splitlines()
-    assert len(set(lines)) > 60 and len(lines) <= len(set(lines)) + 8, "only what was in flight is asked twice"
+    assert len(set(lines)) > 60 and len(lines) <= len(set(lines)) + 16, "only what was in flight is asked twice"
     finish(child(*command, "--only", "ordr"), 2)
 
 

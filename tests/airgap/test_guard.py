@@ -150,6 +150,31 @@ def test_forked_processes_are_guarded_too(tmp_path: Path) -> None:
     assert done.stdout == "7\n"
 
 
+def test_a_name_that_is_none_is_allowed_nothing_and_an_international_one_by_both_its_spellings(
+    tmp_path: Path,
+) -> None:
+    done = watched(
+        """
+        import os
+
+        for host in ("a..b", "xn--", "*é", "a" * 64, "münchen.invalid"):
+            guard.allow(host)
+
+        def outcome(host):
+            try:
+                socket.getaddrinfo(host, 9)
+            except guard.Refused:
+                return "refused"
+            except OSError:
+                return "tried"
+
+        print(outcome("xn--mnchen-3ya.invalid"), outcome("other.invalid"))
+        """,
+        tmp_path,
+    )
+    assert done.stdout == "tried refused\n", done.stderr
+
+
 def test_what_the_user_named_is_reached_and_nothing_else(tmp_path: Path) -> None:
     done = watched(
         f"""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import math
 import socket
@@ -27,6 +28,7 @@ from localjudge.airgap import guard
 from localjudge.cli import main
 from localjudge.engines import wire
 from localjudge.engines.base import Ask, AskFailed, Completion, Message
+from localjudge.engines.foreign import ForeignEngine
 from localjudge.engines.server import HEADER, PROTOCOL, find_server, start_server_engine
 from localjudge.engines.start import choose_engine
 from localjudge.errors import EngineError, LocalJudgeError, ModelError
@@ -48,6 +50,9 @@ class Reply:
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     delay: float = 0.0
+
+
+NO_GZIP = Reply("no gzip", headers={"content-encoding": "gzip"})
 
 
 @dataclass
@@ -162,8 +167,15 @@ def test_a_closed_port() -> None:
         ("localhost", "--url http://localhost"),
         ("8000", "--url http://127.0.0.1:8000/v1"),
         ("ftp://here/v1", "--url http://here/v1"),
-        ("http://:8000/v1", "--url http://"),
-        ("http://here:99999/v1", "--url http://"),
+        ("http://:8000/v1", "--url http://127.0.0.1:8000/v1"),
+        ("http://here:99999/v1", "--url http://127.0.0.1:8000/v1"),
+        ("http://here:0/v1", "--url http://127.0.0.1:8000/v1"),
+        ("http://a..b/v1", "--url http://127.0.0.1:8000/v1"),
+        ("http://xn--/v1", "--url http://127.0.0.1:8000/v1"),
+        ("http://*é/v1", "--url http://127.0.0.1:8000/v1"),
+        ("http://[::1", "--url http://127.0.0.1:8000/v1"),
+        ("http://[zz]/v1", "--url http://127.0.0.1:8000/v1"),
+        (f"http://{'a' * 64}.here/v1", "--url http://127.0.0.1:8000/v1"),
         ("http://a host/v1", "--url http://127.0.0.1:8000/v1"),
         ("", "--url http://127.0.0.1:8000/v1"),
     ],
@@ -171,7 +183,12 @@ def test_a_closed_port() -> None:
 def test_what_is_no_url(url: str, fix: str) -> None:
     told = trouble(url)
     assert told.startswith(f"--url: '{url}' is not a URL\n")
-    assert fix in told
+    assert told.endswith(f"as in: {fix}")
+
+
+@pytest.mark.parametrize("url", ["http://here", "http://é.here/v1", "http://[::1]:8000/v1", "https://a_b:1/x/"])
+def test_what_is_a_url(url: str) -> None:
+    assert wire.check_url(url) == url.rstrip("/")
 
 
 @pytest.mark.parametrize("url", ["http://me:secret@here:8000/v1", "http://here:8000/v1?key=secret"])
@@ -206,6 +223,11 @@ def test_a_server_that_speaks_html(http: Scripted) -> None:
 def test_json_that_lists_no_models(http: Scripted) -> None:
     http.models = {"models": []}
     assert "/models does not list models" in trouble(http.url)
+
+
+def test_a_list_that_cannot_be_unpacked(http: Scripted) -> None:
+    http.listed = NO_GZIP
+    assert f"127.0.0.1:{http.port} sends an answer that cannot be unpacked: " in trouble(http.url)
 
 
 def test_a_key_that_is_wanted_or_wrong(http: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,6 +468,27 @@ def test_a_foreign_model_is_its_name(http: Scripted) -> None:
     assert (found.model.fingerprint, found.model.path) == ("server:judge-7b", None)
 
 
+def test_servers_that_call_their_models_alike_are_told_apart(http: Scripted, loop: Loop) -> None:
+    """By what /models tells and, for completions, by where they are; a run may go on where the server moved to."""
+
+    def made(told: dict[str, Any], at: str) -> tuple[Any, str]:
+        http.models = {"data": [{"id": "default", **told}]}
+        http.script = [chat("A", tokens=PROBE)]
+        with contextlib.closing(engine_on(http, loop, "default")) as engines:
+            engine = next(engines)
+            elsewhere = ForeignEngine(
+                dataclasses.replace(engine._server, url=at), engine._wire, engine.identity["manner"]
+            )
+            return elsewhere.identity, elsewhere.key(Ask(HELLO, SCHEMA))
+
+    here, there = "http://a:1/v1", "http://b:1/v1"
+    tell = [{"root": "/w/a"}, {"root": "/w/b"}, {"meta": {"n_params": 7}}, {"meta": {"n_params": 8}}, {}]
+    made_all = [made(told, at) for told in tell for at in (here, there)]
+    assert len({key for _, key in made_all}) == 10
+    assert len({json.dumps(identity) for identity, _ in made_all}) == 5
+    assert made_all[0] == made({"root": "/w/a"}, "http://a:1/v2")
+
+
 def test_an_answer_that_is_cut_or_invalid_is_asked_for_again_with_more(
     http: Scripted, foreign: Any, loop: Loop
 ) -> None:
@@ -471,16 +514,95 @@ def test_an_answer_that_is_cut_or_invalid_is_asked_for_again_with_more(
         {"code": "context_length_exceeded", "message": "too many tokens"},
         {"code": 400, "type": "exceed_context_size_error", "message": "too many tokens"},
         {"code": 400, "type": "BadRequestError", "param": "input_tokens", "message": "too many tokens"},
+        {"code": 400, "type": "BadRequestError", "param": "input_text", "message": "too many characters"},
+        {"code": 400, "message": "the input is longer than the model's context length"},
     ],
 )
 def test_a_prompt_that_does_not_fit_is_too_long(http: Scripted, foreign: Any, loop: Loop, error: Any) -> None:
-    http.script = [Reply({"error": error}, 400)]
+    http.script = [Reply({"error": error}, 400)] * 3
     found = failure(loop, foreign, Ask(HELLO, SCHEMA))
     assert isinstance(found, AskFailed)
-    assert (found.status, found.why) == ("too_long", "the server: too many tokens")
+    assert (found.status, found.why) == ("too_long", f"the server: {error['message']}")
     http.script = [chat(VALID[:20], "length"), Reply({"error": error}, 400)]
     found = failure(loop, foreign, Ask(HELLO, SCHEMA))  # what does not fit is the greater budget
     assert isinstance(found, AskFailed) and found.status == "engine_error" and "is cut" in found.why
+
+
+def small(room: int, answer: Reply) -> Callable[[Request], Reply]:
+    """A server that has so many tokens to spare beside the prompt, and refuses who wants more."""
+    told = Reply({"error": {"code": "context_length_exceeded", "message": "no room"}}, 400)
+    return lambda request: told if request.body["max_tokens"] > room else answer
+
+
+def test_a_budget_that_does_not_fit_is_halved(http: Scripted, foreign: Any, loop: Loop) -> None:
+    """Our own engines judge a large rubric in what context is left, and so does another's server."""
+    large = load_judge("replay-review").schemas[0]
+    full = foreign._budget(large)
+    assert full > 4000
+
+    def budgets(room: int, answer: str, ask: Ask) -> tuple[list[int], str]:
+        http.asked.clear()
+        http.script = small(room, chat(answer, "length"))
+        found = failure(loop, foreign, ask)
+        assert isinstance(found, AskFailed)
+        return [request.body["max_tokens"] for request in http.asked], f"{found.status}: {found.why}"
+
+    cut = f"engine_error: the server's answer is cut after {full // 4} tokens; the server has no room for more"
+    assert budgets(full // 4, "{", Ask(HELLO, large)) == ([full, full // 2, full // 4], cut)
+    assert budgets(full // 8, "{", Ask(HELLO, large)) == (
+        [full, full // 2, full // 4],
+        "too_long: the server: no room",
+    )
+    assert budgets(30, "{", Ask(HELLO, SCHEMA, 40))[0] == [40, 20], "nor is it raised then to what did not fit"
+    http.script = small(100, chat(VALID))
+    assert loop.run(foreign.complete(Ask(HELLO, SCHEMA, 150))).text == VALID
+    assert http.asked[-1].body["max_tokens"] == 75
+
+
+def test_no_budget_is_greater_than_the_context(http: Scripted, loop: Loop) -> None:
+    http.models = {"data": [{"id": "judge-7b", "max_model_len": 200}]}
+    http.script = [chat("A", tokens=PROBE)]
+    with contextlib.closing(engine_on(http, loop)) as engines:
+        engine = next(engines)
+        http.script = [chat(VALID[:20], "length")] * 2
+        found = failure(loop, engine, Ask(HELLO, SCHEMA))
+        assert str(found) == (
+            "the server's answer is cut after 200 tokens, asked for 2 times with twice the budget each"
+            "; the server has no room for more"
+        )
+        assert [request.body["max_tokens"] for request in http.asked[-2:]] == [engine._budget(SCHEMA), 200]
+        http.script = [chat(VALID)]
+        loop.run(engine.complete(Ask(HELLO, SCHEMA, 5000)))
+        assert http.asked[-1].body["max_tokens"] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ([], "holds no choice"),
+        ({"choices": ["x"]}, "holds no choice"),
+        ({"choices": [{"message": None}]}, "holds no message but None"),
+        ({"choices": [{"message": "hello"}]}, "holds no message but 'hello'"),
+        *(
+            ({"choices": [{"message": {"content": VALID}}], "usage": usage}, "counts no tokens but says")
+            for usage in (
+                {"prompt_tokens": "many"},
+                {"completion_tokens": [1]},
+                {"completion_tokens": math.inf},
+                {"prompt_tokens_details": "none"},
+                "none",
+            )
+        ),
+    ],
+)
+def test_an_odd_answer_is_its_own_asks_error(
+    http: Scripted, foreign: Any, loop: Loop, body: Any, told: str
+) -> None:
+    http.script = [Reply(body)]
+    error = failure(loop, foreign, Ask(HELLO, SCHEMA))
+    assert isinstance(error, AskFailed) and error.status == "engine_error" and told in error.why
+    http.script = [chat(VALID)]
+    assert loop.run(foreign.complete(Ask(HELLO, SCHEMA))).text == VALID
 
 
 def test_labels_are_read_from_the_list_of_likeliest_tokens(http: Scripted, foreign: Any, loop: Loop) -> None:
@@ -492,6 +614,9 @@ def test_labels_are_read_from_the_list_of_likeliest_tokens(http: Scripted, forei
     assert http.asked[-1].body["max_tokens"] == 1 and "response_format" not in http.asked[-1].body
     http.script = [chat("So", tokens={"So": 0.9})]
     assert "none of the labels" in str(failure(loop, foreign, ask))
+    for p in (math.exp(9), math.inf):
+        http.script = [chat("A", tokens={"A": p, "B": 0.1})]  # no probabilities, but raw scores
+        assert "told no log-probabilities" in str(failure(loop, foreign, ask))
     assert foreign.one_token(["A", "B", "7"])
     assert not foreign.one_token(["yes", "no"])
     assert not foreign.one_token(["A", "A"])
@@ -564,6 +689,7 @@ def test_the_server_says_how_long_to_wait(http: Scripted, foreign: Any, loop: Lo
     assert wire._seconds("Wed, 01 Jan 2020 00:00:00 GMT") == 0.0
     assert wire._seconds("Wed, 01 Jan 2120 00:00:00 GMT") > 1e9
     assert wire._seconds("soon") == 0.0
+    assert wire._seconds("Wed, 01 Jan 2020 00:00:00 +99999999999999") == 0.0
 
 
 def test_an_ask_that_breaks_the_server_every_time_is_given_up(
@@ -573,6 +699,16 @@ def test_an_ask_that_breaks_the_server_every_time_is_given_up(
     error = failure(loop, foreign, Ask(HELLO, SCHEMA))
     assert isinstance(error, AskFailed)
     assert (error.status, error.why) == ("engine_error", "the server says 500: division by zero")
+
+
+def test_what_cannot_be_unpacked_is_tried_again_and_given_up(
+    http: Scripted, foreign: Any, loop: Loop, quick: list[int]
+) -> None:
+    http.script = [NO_GZIP, chat(VALID)]
+    assert loop.run(foreign.complete(Ask(HELLO, SCHEMA))).text == VALID
+    http.script = [NO_GZIP] * wire.TRIES
+    error = failure(loop, foreign, Ask(HELLO, SCHEMA))
+    assert isinstance(error, AskFailed) and error.status == "engine_error" and "cannot be unpacked" in error.why
 
 
 def test_patience_has_an_end(http: Scripted, loop: Loop, quick: list[int]) -> None:
@@ -644,6 +780,15 @@ def test_a_run_over_a_foreign_server_keeps_no_key(
     assert kept["engine"]["url"] == http.url
     assert (kept["model"]["fingerprint"], kept["paths"]["model"]) == ("server:judge-7b", None)
     assert all(request.headers["authorization"] == "Bearer sesame" for request in http.seen)
+
+    # Weights may have changed under that name: what was answered before is nobody else's.
+    sent = len(http.asked)
+    for again in ("again", "once more"):
+        out = tmp_path / again
+        code, said = run("--url", http.url)
+        assert code == 0, said
+    assert len(http.asked) == sent + 2 * (5 + 1)  # and a trial of the manner
+    assert not (tmp_path / "cache" / "completions.sqlite").exists()
 
     code, said = run()
     assert (code, "needs --url" in said, "Traceback" in said) == (2, True, False)

@@ -77,7 +77,7 @@ def test_it_writes_only_valid_answers_to_large_rubrics(name: str, random_engine:
     """Lists of findings, bands, red lines: each ask of several at the least budget and a larger one."""
 
     async def all_of(schema: dict[str, Any], budget: int) -> list[Any]:
-        asks = [Ask(HELLO, schema, budget, temperature=1.0, seed=seed) for seed in range(16)]
+        asks = [Ask(HELLO, schema, budget, temperature=1.0, seed=seed) for seed in range(8)]
         return await asyncio.gather(*map(random_engine.complete, asks))
 
     for schema in load_judge(name).schemas:
@@ -225,7 +225,9 @@ def test_what_was_written_comes_with_the_probabilities_of_its_labels(random_engi
         assert set(completion.distributions) == {question.id for question in spec.questions}
         for question, likely in completion.distributions.items():
             assert math.fsum(likely.values()) == pytest.approx(1)
-            assert max(likely, key=likely.__getitem__) == str(answer[question])
+            assert (
+                likely[str(answer[question])] > 0
+            )  # several tokens may begin a label: the likeliest need not be its
 
 
 def test_score_mode_judges_records_for_a_token_a_question(

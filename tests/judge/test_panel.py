@@ -11,6 +11,7 @@ from localjudge.judge.pairwise import verdict_of as pair_verdict
 from localjudge.judge.panel import combine, ratings
 from localjudge.judge.rubric import verdict_of
 from localjudge.judge.spec import JudgeSpec
+from localjudge.report.summary import summarize
 from localjudge.verdict import Answer, Usage, Verdict
 
 RUBRIC = """
@@ -104,7 +105,57 @@ def test_what_was_read_from_probabilities_counts_by_its_expectation(spec: JudgeS
         answers = {**one.answers, "help": Answer(value=round(expected), expected=expected, mass=0.9)}
         read.append(verdict_of(spec, "r", [answers], name))
     assert combine(spec, "r", read, "mean", "p").scores["help"] == 3.375
-    assert ratings(spec, combine(spec, "r", read, "mean", "p"))["help"] == [2.25, 4.5]
+    assert ratings(spec, combine(spec, "r", read, "mean", "p"))["help"] == (["2", "4"], [2.25, 4.5])
+
+
+CANNOT = RUBRIC.replace("scale: [1, 5]", "scale: [1, 5], cannot: true")
+
+
+def test_those_who_cannot_judge_it_are_not_outvoted_by_the_few_who_do(tmp_path: Any) -> None:
+    file = tmp_path / "judge.yaml"
+    file.write_text(CANNOT)
+    spec = load_judge(file)
+    members = [member(spec, name, 1, "warm", "yes") for name in "abc"]
+
+    def without(*names: str) -> Verdict:
+        told = []
+        for one in members:
+            answers = {**one.answers, "help": Answer(value=None)} if one.model in names else one.answers
+            told.append(verdict_of(spec, "r", [answers], one.model))
+        return combine(spec, "r", told, "mean", "p")
+
+    assert without("a").scores["help"] == 1
+    verdict = without("a", "b")
+    assert verdict.answers["help"].value is None
+    assert verdict.scores == {"fit": 5}
+    assert verdict.split == []
+    assert ratings(spec, verdict)["help"] == (["cannot_judge", "cannot_judge", "1"], [1.0])
+    assert summarize([verdict], spec).histograms["help"]["cannot_judge"] == 1
+
+
+def test_a_panel_shows_the_findings_of_its_nearest_member() -> None:
+    spec = load_judge("completability")
+    members = []
+    for name, score in (("a", 1), ("b", 4), ("c", 5)):
+        told = {
+            "score": Answer(value=score),
+            "red_lines": Answer(value=[]),
+            "obstacles": Answer(value=f"of {name}"),
+        }
+        members.append(verdict_of(spec, "r", [told], name))
+    assert combine(spec, "r", members, "median", "p").answers["obstacles"].value == "of b"
+
+
+def test_the_first_place_is_counted_once_a_pair() -> None:
+    spec = load_judge("pairwise")
+    told = [
+        pair_verdict(spec, "r", [{"preference": Answer(value="A")}, {"preference": Answer(value=second)}], name)
+        for name, second in (("a", "B"), ("b", "B"), ("c", "A"))
+    ]
+    pairs = summarize([combine(spec, str(i), told, "mean", "p") for i in range(10)], spec).pairwise
+    assert pairs is not None and pairs.first_place is not None
+    assert (pairs.first_place.n, pairs.first_place.missing) == (10, 0)
+    assert pairs.first_place.mean == pytest.approx(5 / 6)
 
 
 @pytest.mark.parametrize(

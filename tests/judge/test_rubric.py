@@ -185,9 +185,30 @@ def test_a_red_line_caps_and_fails(spec: JudgeSpec) -> None:
 
 
 def test_a_count_falls_on_the_edge_of_its_band(spec: JudgeSpec) -> None:
-    pun = {"quote": "A pun?", "kind": "pun"}
-    for jokes, place, value in (([], "low", 0), ([], "middle", 20), ([pun], "low", 40), ([pun, pun], "low", 70)):
+    pun, fun = {"quote": "A pun?", "kind": "pun"}, {"quote": "Funny.", "kind": "pun"}
+    for jokes, place, value in (([], "low", 0), ([], "middle", 20), ([pun], "low", 40), ([pun, fun], "low", 70)):
         assert judged(spec, jokes=jokes, place=place).measures["fun"].value == value
+
+
+def test_what_is_listed_again_or_says_nothing_counts_once_or_not(spec: JudgeSpec) -> None:
+    pun, mark = {"quote": "A pun?", "kind": "pun"}, {"quote": "?", "kind": "satire"}
+    verdict = judged(spec, jokes=[pun, {**pun, "quote": "A ｐｕｎ?"}, pun, mark], place="low")
+    assert [finding["verified"] for finding in verdict.answers["jokes"].value] == [True, True, True, False]
+    assert verdict.measures["fun"].value == 40
+    error = {"quote": "sold 9 in May", "kind": "big"}
+    assert judged(spec, errors=[error] * 5, tone="yes").measures["care"].value == 85
+
+
+def test_quotes_are_found_inside_json_as_it_is_shown(tmp_path: Path) -> None:
+    text = FULL.replace(
+        "inputs: [source, report]", "inputs: [source, {name: report, type: json, view: {drop: [id]}}]"
+    )
+    spec = load_judge(written(tmp_path, text))
+    fields = {"source": "s", "report": {"id": "secret 12", "parts": [{"text": "They sold 9 in May.", "n": 7}]}}
+    quotes = ["sold 9 in May", "secret 12", "7"]
+    told = {**TOLD, "errors": [{"quote": quote, "kind": "big"} for quote in quotes]}
+    verdict = asyncio.run(judge(spec, Record("r", fields, "r:1"), Told(**told), "m"))
+    assert [finding["verified"] for finding in verdict.answers["errors"].value] == [True, False, True]
 
 
 def test_code_decides_and_the_model_cannot_overrule_it(tmp_path: Path) -> None:
@@ -395,6 +416,19 @@ MISTAKES = [
         "it gives no number of 0 to 100",
         "depth: {q",
     ),
+    ("poor: [0, 49]", "poor: [10, 49]", "no grade holds an overall of 0: let poor begin there", "grades:"),
+    ("good: [80, 100]", "good: [80, 95]", "no grade holds an overall of 100: let good end there", "grades:"),
+    (
+        "{good: [80, 100], fair: [50, 79], poor: [0, 49]}",
+        "{poor: [0, 49], fair: [50, 79], good: [80, 100]}",
+        "the grade fair is better than poor: the best first",
+        "grades:",
+    ),
+    ("cap: 40", "cap: 140", "the cap 140 of 'R1' is no overall, which lies between 0 and 100", "code: R1"),
+    ("points: {big: 15", "points: {big: -15", "should be at least 0, not -15", "care:"),
+    ('wrong: {matches: "no"}', "wrong: {}", "error_rate.wrong' is empty", "truth:"),
+    ("range: [0, 20]", "range: [0, 70]", "the bands flat and deep overlap", "options:"),
+    ("rationale: 30", "checks: replay", "look at 'match', which is no input", "checks:"),
 ]
 
 

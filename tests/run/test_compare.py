@@ -327,6 +327,17 @@ def test_two_models_suites_are_compared_judge_by_judge(tmp_path: Path) -> None:
     assert "b: 2 of 2 could not be judged" in text
 
 
+def test_suites_are_named_by_their_folders_also_from_within_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = test_suite.Job(tmp_path, list(test_suite.ROWS.values())[:2])
+    first = Path(job.run().folder).rename(tmp_path / "one")
+    Path(job.run().folder).rename(tmp_path / "other")
+    monkeypatch.chdir(first)
+    found, _ = comparisons_of([Path(), Path("../other")])
+    assert [one.name for one in found[0].candidates] == ["one", "other"]
+
+
 def test_the_command(tmp_path: Path) -> None:
     job = Job(tmp_path, "truthfulness", candidates(3))
     job.run()

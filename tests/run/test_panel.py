@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from localjudge.engines.base import AskFailed
-from localjudge.errors import EngineError, RunError
+from localjudge.engines.base import Ask, AskFailed
+from localjudge.errors import EngineError, RecordsError, RunError
 from localjudge.report.summary import Summary
 from localjudge.run.panel import PanelRun, member_folder
-from localjudge.run.runner import Run, Settings
+from localjudge.run.runner import Run, Settings, own_seed
 from localjudge.run.session import report_again
 from localjudge.run.store import read_verdicts
 from tests.run.conftest import Job, by_id
@@ -91,12 +90,52 @@ def test_a_member_that_cannot_be_loaded_is_named(truth: Job) -> None:
 
 def test_a_folder_belongs_to_its_panel(truth: Job) -> None:
     go(panel(truth))
-    with pytest.raises(RunError, match=r"panel\.members\.third"):
+    with pytest.raises(RunError, match=r"members\.third was"):
         go(panel(truth, names=("first", "second")))
-    with pytest.raises(RunError, match=r"model\.name"):
-        truth.run(model={"name": "first", "fingerprint": "first"})
     with pytest.raises(RunError, match="'first' twice"):
         panel(truth, names=("first", "first"))
+
+
+def test_a_panel_that_was_killed_keeps_its_folder(truth: Job) -> None:
+    dying = {"second": ScriptedEngine(settings={"model": "second"}, dies_after=1)}
+    with pytest.raises(EngineError):
+        go(panel(truth, engines=dying))
+    with pytest.raises(RunError, match="this folder holds a panel's run"):
+        truth.run(model={"name": "first", "fingerprint": "first"})
+    go(panel(truth))
+    alone = truth.path / "alone"
+    truth.run(out=alone)
+    truth.out = alone
+    with pytest.raises(RunError, match="this folder holds the run of one model"):
+        go(panel(truth))
+
+
+def test_two_models_of_one_name_are_told_apart_or_refused(truth: Job) -> None:
+    members = [
+        truth.prepare(model={"name": "model", "fingerprint": mark}, out=member_folder(truth.out, "model"))
+        for mark in ("one", "two")
+    ]
+    with pytest.raises(RunError, match="two of the panel's models would both be called 'model'"):
+        PanelRun(members, truth.out, "mean")
+
+
+def test_a_fault_of_the_records_is_no_members(truth: Job) -> None:
+    truth.records.write_text('{"id": "x"}\n')
+    with pytest.raises(RecordsError) as told:
+        go(panel(truth))
+    assert "member" not in str(told.value)
+
+
+def test_no_two_records_are_decided_by_the_same_draws(truth: Job) -> None:
+    engine = ScriptedEngine()
+    seeds: list[int] = []
+
+    def note(ask: Ask) -> None:
+        seeds.append(ask.seed)
+
+    engine.fails = note
+    truth.run(engine, samples=2, temperature=1)
+    assert len(set(seeds)) == 60
 
 
 def test_samples_of_one_model_sit_in_one_verdict(truth: Job) -> None:
@@ -136,10 +175,10 @@ def test_samples_that_make_no_sense_are_refused(settings: dict[str, Any], what: 
 
 
 def test_a_failed_member_is_tried_again(pairs: Job) -> None:
-    def flaky(name: str, seeds: set[int]) -> Callable[..., Any]:
-        return lambda ask: AskFailed("engine_error", "out of luck") if ask.seed in seeds else None
+    def second(ask: Ask) -> AskFailed | None:
+        return AskFailed("engine_error", "out of luck") if ask.seed == own_seed(1, ask.messages) else None
 
-    engine = ScriptedEngine(fails=flaky("x", {1}))
+    engine = ScriptedEngine(fails=second)
     summary = pairs.run(engine, samples=3, temperature=1)
     assert summary.statuses["ok"] == 20
     assert summary.panel is not None

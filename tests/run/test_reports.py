@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from localjudge.errors import RecordsError, RunError
+from localjudge.paths import data_dir
+from localjudge.report.markdown import plain
 from localjudge.run.reports import report_file
 from localjudge.run.session import report_again
 from localjudge.run.store import read_verdicts
@@ -80,15 +83,54 @@ def test_a_record_that_could_not_be_judged_is_told_so(tmp_path: Path) -> None:
     ("template", "what", "line"),
     [
         ("# a\n{{ verdict.nothing }}\n", "fails on 't0': ", 2),
-        ("# a\n\n{% for x in y %}\n", "is broken: ", 3),
         ("{{ ''.__class__.__mro__ }}", "fails on 't0': ", 1),
     ],
 )
-def test_a_broken_template_is_told_with_its_line(tmp_path: Path, template: str, what: str, line: int) -> None:
+def test_a_template_that_fails_is_told_with_its_line_and_ends_no_run(
+    tmp_path: Path, template: str, what: str, line: int
+) -> None:
     mine = job(tmp_path, template)
+    assert mine.run().statuses["ok"] == 3
+    [warning] = [said for said in mine.said if said.startswith("warning: ")]
+    assert f"report.md.j2:{line}: the report template {what}" in warning
+    assert "3 of 3 reports could not be made" in warning
     with pytest.raises(RunError, match=what) as caught:
-        mine.run()
+        report_again(mine.out)
     assert str(caught.value.where).endswith(f"report.md.j2:{line}")
-    assert mine.starts == ("broken" not in what)
-    if mine.starts:
-        assert len(list(read_verdicts(mine.out))) == 3
+
+
+def test_a_template_that_cannot_be_read_is_told_before_anything_is_judged(tmp_path: Path) -> None:
+    mine = job(tmp_path, "# a\n\n{% for x in y %}\n")
+    with pytest.raises(RunError, match="is broken: ") as caught:
+        mine.run()
+    assert str(caught.value.where).endswith("report.md.j2:3")
+    assert mine.starts == 0
+
+
+def test_a_record_whose_report_fails_keeps_no_other_from_its_own(tmp_path: Path) -> None:
+    mine = job(tmp_path)
+    mine = Job(tmp_path, mine.judge, [{"id": "bare", "question": "Only this?"}, *mine.rows])
+    mine.run(skip_invalid=True)
+    assert len(list((mine.out / "reports").iterdir())) == 3
+    [warning] = [said for said in mine.said if said.startswith("warning: ")]
+    assert "fails on 'bare': " in warning
+    assert warning.endswith("1 of 4 reports could not be made; the verdicts and the others are whole")
+    (mine.out / "report.md").unlink()
+    with pytest.raises(RunError, match="fails on 'bare': "):
+        report_again(mine.out)
+    assert (mine.out / "report.md").exists()
+
+
+@pytest.mark.parametrize("judge", ["scenario-review", "project-review", "completability"])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_built_in_reports_take_a_record_that_lacks_everything(
+    tmp_path: Path, judge: str, language: str
+) -> None:
+    folder = data_dir("prompts") / judge
+    file = folder / ("judge.yaml" if language == "en" else "judge.zh.yaml")
+    whole = json.loads((folder / "examples" / "records.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    mine = Job(tmp_path, str(file), [{**whole, "id": "whole"}, {"id": "bare", "project": whole["project"]}])
+    mine.run(skip_invalid=True, model={"context": 100_000})
+    assert not [said for said in mine.said if said.startswith("warning: ")]
+    told = {file.stem: file.read_text().splitlines()[0] for file in (mine.out / "reports").iterdir()}
+    assert told == {"whole": f"# {plain(whole['topic'])}", "bare": "# bare"}

@@ -288,6 +288,27 @@ def test_each_project_has_a_file_and_each_judge_a_run_like_any_other(job: Job) -
     report = report_again(folder / "judges" / "scenario-review", "allergy-loop")
     assert "| S3 |" in report
     assert "program" in report
+    with pytest.raises(RunError, match=r"a suite's folder.*\n.*judges/completability, .*judges/scenario-review"):
+        report_again(folder, "allergy-loop")
+
+    moved = folder.rename(job.path / "moved")
+    assert report_again(moved / "judges" / "scenario-review", "allergy-loop") == report
+    (moved / "records" / "scenario-review.jsonl").unlink()
+    with pytest.raises(RecordsError, match="are not there any more"):
+        report_again(moved / "judges" / "scenario-review", "allergy-loop")
+
+
+@pytest.mark.parametrize(("overall", "passed"), [(1, False), (2, False), (3, True)])
+def test_what_nobody_would_put_before_learners_does_not_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overall: int, passed: bool
+) -> None:
+    """Without any red line: a low overall is enough."""
+    names = ["raise-loop", "standby-loop"]
+    for name in names:
+        monkeypatch.setitem(REVIEWS, name, {"overall": overall})
+    for one in by_id(Job(tmp_path, [ROWS[name] for name in names]).run()).values():
+        verdict = one["judges"][f"{one['category']}-review"]
+        assert (verdict["overall"], verdict["red_lines"], verdict["passed"]) == (overall, [], passed)
 
 
 def test_it_speaks_chinese(job: Job) -> None:
@@ -566,6 +587,7 @@ def test_a_record_that_no_judge_takes_is_told_and_not_judged(job: Job, tmp_path:
             "no judge 'project-reviw'.*\n.*'project-review'",
         ),
         (["judges:", "  - {judge: judge.yml, category: a}"], 3, "did you mean 'judge.yaml'"),
+        (["name: My Suite", "judges:", "  - {judge: judge.yaml, category: a}"], 1, '"My Suite" cannot be a name'),
         (["judges:", "  - {judge: judge.yaml}"], 3, "category' is missing"),
         (["judges:", "  - {judge: judge.yaml, category: a, wen: scenario}"], 3, "did you mean 'when'"),
         (["judges:", "  - {judge: judge.yaml, category: a, when: scenario}"], 3, "'when' needs 'dispatch'"),
@@ -588,7 +610,7 @@ def test_a_record_that_no_judge_takes_is_told_and_not_judged(job: Job, tmp_path:
     ],
 )
 def test_a_mistake_in_a_suite_is_told_with_its_line(tmp_path: Path, lines: list[str], line: int, what: str) -> None:
-    file = own_suite(tmp_path, "name: own", *lines)
+    file = own_suite(tmp_path, *["name: own"] * (not lines[0].startswith("name")), *lines)
     with pytest.raises(JudgeError, match=what) as caught:
         load_suite(file)
     assert str(caught.value.where).startswith(f"{file}:{line}")
@@ -670,6 +692,17 @@ def test_options_of_suites_are_refused_elsewhere(job: Job) -> None:
         assert re.search(told, err)
     out, _ = finish(child("run", "scenario-review", str(job.records), "--checks-only", "-o", str(job.out)))
     assert "checked by code alone" in out
+
+
+def test_a_suite_s_file_is_checked_as_one() -> None:
+    out, _ = finish(child("judges", "check", str(SUITE)))
+    assert out.startswith("scenario-review is a valid suite of 3 judges\n")
+    assert "completability: all records, beside 'completability'" in out
+    assert re.findall(r"^(\S+) 1 is a valid rubric judge", out, re.MULTILINE) == [
+        "scenario-review",
+        "project-review",
+        "completability",
+    ]
 
 
 # The real thing

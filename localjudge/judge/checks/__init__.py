@@ -11,16 +11,33 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal
 
-NAMES = ("scenario", "replay")
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a check looks at and may settle. fields: the inputs it needs. codes: red lines; measures: by name."""
+
+    fields: tuple[str, ...]
+    codes: tuple[str, ...] = ()
+    measures: tuple[str, ...] = ()
+
+
+KNOWN = {
+    "scenario": About(("project",), codes=("S1", "S2", "S3", "S6", "C7")),
+    "replay": About(("match", "report"), measures=("structure", "fields", "lengths", "perspective")),
+}
 Language = Literal["en", "zh"]
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Whether a red line stands, and why, in one sentence of the judge's language that names the place."""
+    """Whether a red line stands, and why, in one sentence of the judge's language that names the place.
+
+    bare: the same without any word of the record's own, which is what prompts print, as no fence is around it.
+    """
 
     stands: bool
     why: str
+    bare: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +63,7 @@ class Checked:
 
 
 def run_check(name: str, fields: Mapping[str, Any], language: Language) -> Checked:
-    """`name`: one of NAMES. Raises ValueError, which says what is wrong with a record that cannot be checked."""
+    """`name`: one of KNOWN. Raises ValueError, which says what is wrong with a record that cannot be checked."""
     found: Checked = import_module(f"{__name__}.{name}").check(fields, language)
     return found
 

@@ -38,8 +38,10 @@ from localjudge.judge.checks.replay_citations import (
     actual,
     agrees,
     citations_in,
+    of_the_match,
     read_value,
     said,
+    span_of,
 )
 from localjudge.judge.checks.replay_match import Match, folded, read_match
 from localjudge.judge.checks.replay_report import LABELS, MODULES, Report, length, parse
@@ -409,6 +411,14 @@ def _citations(
     report = folded(text)
     free = list(found)
     whole = _unspaced(text)
+    lines = [_unspaced(line) for line in text.splitlines()]
+
+    def firm(quote: str, value: str, cited: Cited) -> bool:
+        own = _unspaced(quote)
+        start, end = span_of(_unspaced(value), own)
+        places = [(line, at.start()) for line in lines for at in re.finditer(re.escape(own), line)] or [(own, 0)]
+        return all(of_the_match(line, at + start, at + end, cited.metric) for line, at in places)
+
     seen: dict[tuple[str, str, str], int] = {}
     settled = []
     for finding in findings:
@@ -424,7 +434,9 @@ def _citations(
         twin = _twin(cited, quote, free) if cited else None
         if twin:
             free.remove(twin)
-        settled.append(_against(finding, cited, twin, match, words) if cited else finding)
+        settled.append(
+            _against(finding, cited, twin, match, words, firm(quote, value, cited)) if cited else finding
+        )
     return [*settled, *(_added(citation, match, words) for citation in free)]
 
 
@@ -445,9 +457,15 @@ def _twin(cited: Cited, quote: str, found: list[Citation]) -> Citation | None:
 
 
 def _against(
-    finding: dict[str, Any], cited: Cited, twin: Citation | None, match: Match, words: Mapping[str, str]
+    finding: dict[str, Any],
+    cited: Cited,
+    twin: Citation | None,
+    match: Match,
+    words: Mapping[str, str],
+    firm: bool,
 ) -> dict[str, Any]:
-    """One finding held against the data: of the player it names, else of the one its place tells."""
+    """One finding held against the data: of the player it names, else of the one its place tells. Where it is not
+    `firm` that one player and the whole match are meant, the model is confirmed or let be."""
     player = None
     if cited.metric not in ("duration", "totals"):
         subject = str(finding.get("subject") or "")
@@ -466,6 +484,8 @@ def _against(
     given = finding.get("matches")
     if twin and twin.matches == given == "yes":
         player, matches = twin.player, "yes"
+    if not firm and not matches == given == "yes":
+        return finding
     how = "agrees" if given == matches else "overruled"
     return {
         **finding,

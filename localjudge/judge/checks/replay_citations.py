@@ -7,6 +7,11 @@ A cited number agrees when the actual one, rounded half up to the digits that ar
 27.6, 1.2万 for 11,834), or when it keeps to a word such as 超过, 不足 or 近 before it. Code says that a number is
 wrong only when it is wrong for everybody whom the sentence may be about: those it names, the player of the section,
 and in the user's own parts the user. What nobody can be found for is left alone.
+
+A number of some moment or of several people is no error either: where its clause, or its sentence before that, has
+another time of the clock, a phase (前期, 那波, 团战), a side or team, or a comparison, code confirms it and never
+contradicts. Single counts (击杀3次) are contradicted only where the whole match is named. What follows the clause
+does not count: in `输出占比23.8%，09:15暴君坑三杀` the share is the match's.
 """
 
 from __future__ import annotations
@@ -69,10 +74,44 @@ _WORD = re.compile(
     re.IGNORECASE,
 )
 _COUNTS = (("k", r"击杀|人头|kills?"), ("d", r"死亡|阵亡|deaths?|死"), ("a", r"助攻|assists?"))
-_LASTING = re.compile(r"时长|全程|全长|历时|整局|打了|鏖战|lasted|duration|long", re.IGNORECASE)
+_LASTING_BEFORE = re.compile(
+    r"(?:时长|历时|全程|鏖战|lasted|duration)"
+    r"(?:不足|不到|超过|将近|接近|大约|近|约|共|仅|只有|达|了|为|是|only|about|nearly|around|over|was|of|[：:（( ])"
+    r"{0,4}$",
+    re.IGNORECASE,
+)
+_LASTING_AFTER = re.compile(r"\s*的(?:比赛|对局|总)?(?:时长|鏖战)|\s*(?:in|of) duration", re.IGNORECASE)
+_WHOLE = re.compile(r"时长|全程|全场|全局|[整本这]局|整场|对局|比赛|总|共|match|game|duration|total", re.IGNORECASE)
+_TIME = re.compile(
+    r"\d{1,2}[:：]\d{2}(?!\d)|\d{1,2}\s*(?:分(?:钟)?\s*(?:\d{1,2}|半)|[′'’]\s*\d{1,2})|(?:\d{1,2}|[一二两三四五六七八九十]{1,3})\s*分钟"
+    r"|\b\d{1,3}\s*min(?:utes?)?\b",
+    re.IGNORECASE,
+)
+_PHASE = re.compile(
+    r"[前中后初]期|开局|开场|起初|最初|一开始|对线期|[那这一几首次两三]波|团战|团里|会战|高地战|龙战|河道战|[上下]半场|期间"
+    r"|(?<![及按准同小临暂随平有何历])时(?![长间机代速常不])|一度|后(?=[，,])|截[至止]"
+    r"|之前|以前|之后|以后|\b(?:then|early|mid[- ]?game|late[- ]?game|(?:team ?)?fights?|skirmish|when|after|before"
+    r"|until|while|at first)\b",
+    re.IGNORECASE,
+)
+_EXCHANGE = re.compile(
+    r"[互交]换|[一二两三四五]换|一路|扩大到|来到|追[到至平]|变成|波|trade|exchange", re.IGNORECASE
+)
+_GROUP = re.compile(
+    r"全队(?![最第首])|[我敌对己]方|对面|[双两][方边]|[蓝红]方|[两三四五]人|队友|别人|其他人|其余|射手|打野|辅助|法师"
+    r"|[上中]单|边路|游走|坦克|\b(?:teams?|both|each|enem(?:y|ies)|opponents?|their|sides?|teammates?|others)\b",
+    re.IGNORECASE,
+)
+_COMPARED = re.compile(
+    r"平均|人均|合计|总共|一共|共计|加起来|(?<!占)比(?![例赛分])[^，,。]{0,12}[高低多少强弱大小]|[高低多少]出|低了"
+    r"|提升|上升|提高|下降|降低|增加|减少|增长"
+    r"|\b(?:averages?|than|combined|together|more|less|fewer|higher|lower|increased?|rose|dropped|fell)\b",
+    re.IGNORECASE,
+)
 _SCORES = re.compile(r"人头|击杀|比分|kills", re.IGNORECASE)
 _DIFFERENCE = re.compile(r"差|领先|落后|反超|拉开|分别|各|ahead|behind|lead", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?:[^。！？!?；;.]|\.(?=\S))+[。！？!?；;.]?[”」』\"]?")
+_END = re.compile(r"[。！？!?；;\n]|\.(?=\s)")
 _USER = re.compile("你|我|you", re.IGNORECASE)
 _CLAUSE = re.compile(r"[，,、。！？!?；;]")
 _FAR = 100
@@ -165,6 +204,31 @@ def _same(cited: Cited, written: Fraction, true: Fraction) -> bool:
     return math.floor(true / cited.digits + Fraction(1, 2)) * cited.digits == written
 
 
+def of_the_match(text: str, before: int, after: int, metric: Metric) -> bool:
+    """Whether text[before:after], a metric in its line or sentence, is surely said of the whole match and, where
+    the metric is a player's, of one player."""
+    least = max(0, before - 2 * _FAR)
+    ends = [least, *(least + found.end() for found in _END.finditer(text[least:before]))]
+    rest = _CLAUSE.search(text, after, after + _FAR)
+    ahead, behind = text[ends[-1] : before], text[after : rest.start() if rest else after + _FAR]
+    around = f"{ahead} … {behind}"
+    times = [
+        found
+        for part in (ahead, behind)
+        for found in _TIME.finditer(part)
+        if not (_LASTING_BEFORE.search(part[: found.start()]) or _LASTING_AFTER.match(part[found.end() :]))
+    ]
+    if times or _PHASE.search(around):
+        return False
+    if metric == "totals":
+        return not _EXCHANGE.search(around)
+    if metric == "duration":
+        return not _COMPARED.search(around) and bool(_WHOLE.search(around))
+    if metric in ("k", "d", "a") and not _WHOLE.search(around):
+        return False
+    return not (_GROUP.search(around) or _COMPARED.search(around))
+
+
 def read_number(text: str, before: int, after: int, clause: str, place: int) -> Cited | None:
     """text[before:after] as a datum of its clause, which stands at `place` in the text; None when it is none that
     code knows."""
@@ -179,7 +243,7 @@ def read_number(text: str, before: int, after: int, clause: str, place: int) -> 
             return None
         return Cited("totals", tuple(Fraction(number) for number in re.findall(r"\d+", raw)))
     if (time := seconds(raw)) is not None:
-        if not _LASTING.search(clause):
+        if not (_LASTING_BEFORE.search(clause[: inside[0]]) or _LASTING_AFTER.match(clause[inside[1] :])):
             return None
         whole = not re.search(r"[秒:]|\d\s*s", raw)
         return Cited("duration", (Fraction(time),), Fraction(60 if whole else 1), relation)
@@ -252,7 +316,7 @@ def citations_in(report: Report, match: Match, players: dict[int, int]) -> list[
                 user = match.own if own else None
                 who = list(_may_be_about(number.start(), named, players.get(line.section), user))
                 settled = _hold(cited, match, who)
-                if settled:
+                if settled and (settled[1] == "yes" or of_the_match(text, *number.span(), cited.metric)):
                     player, matches = settled
                     found.append(
                         Citation(
@@ -312,3 +376,13 @@ def read_value(value: str, quote: str) -> Cited | None:
             if cited:
                 return cited
     return None
+
+
+def span_of(value: str, quote: str) -> tuple[int, int]:
+    """Where the number of a finding's value stands in its quote; at the quote's end where it does not."""
+    number = _CITED.search(value) or _LONE.search(value)
+    place = quote.find(number[0]) if number else -1
+    if number and place >= 0:
+        return place, place + len(number[0])
+    end = len(quote.rstrip("。！？!?；;. "))
+    return end, end

@@ -5,14 +5,16 @@ Knows no report. Whatever is not there is None, and nobody's error; what is ther
     {"duration": "18:42", "result": "失败", "user": openid or name of the player whose replay it is,
      "players": [{"name", "hero", "position", "openid", "side", "user": true, "kda": "3/5/7", "gold": 11834,
                   "damage_share": 28.4, "taken_share": 19.0, "participation": 62.5, "mvp": "MVP"}, ...],
-     "kills": {"蓝方": 18, "红方": 24}, "events": [{"time": "02:31", "text": "..."}, ...]}
+     "kills": {"蓝方": 18, "红方": 24}}
 
 Shares are in percent (28.4 or "28.4%"); where no player's is over 1 they are taken as parts of one. `kda` may be
-text, a list, an object of kills, deaths and assists, or these three beside it. Other keys are let be.
+text, a list, an object of kills, deaths and assists, or these three beside it; a duration a number of seconds. null
+is not there. Other keys, the events among them, are let be.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -50,7 +52,7 @@ def _time(value: Any) -> Any:
         if found is None:
             raise ValueError(f"'{value}' is no time: write 18:42, or seconds as a number")
         return found
-    return value
+    return math.floor(value) if isinstance(value, float) and math.isfinite(value) else value
 
 
 def _number(value: Any) -> Any:
@@ -69,12 +71,19 @@ def _kda(value: Any) -> Any:
             raise ValueError(f"'{value}' is no KDA: write kills/deaths/assists")
         return [int(part) for part in parts.groups()]
     if isinstance(value, Mapping):
-        return [value.get(key) for key in ("kills", "deaths", "assists")]
-    return value
+        value = [value.get(key) for key in ("kills", "deaths", "assists")]
+    return None if isinstance(value, list) and None in value else value
 
 
 Number = Annotated[float, BeforeValidator(_number)]
 Seconds = Annotated[int, BeforeValidator(_time)]
+
+
+def _given(data: Any) -> Any:
+    """Without what is null."""
+    if isinstance(data, list):
+        return [value for value in data if value is not None]
+    return {key: value for key, value in data.items() if value is not None} if isinstance(data, Mapping) else data
 
 
 class Player(BaseModel):
@@ -97,6 +106,7 @@ class Player(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _counts_may_stand_alone(cls, data: Any) -> Any:
+        data = _given(data)
         if not isinstance(data, Mapping) or data.get("kda") is not None:
             return data
         alone = [data.get(part) for part in ("kills", "deaths", "assists")]
@@ -108,20 +118,18 @@ class Player(BaseModel):
         return f"{self.name}（{self.hero}）" if self.name and self.hero else self.name or self.hero
 
 
-class Event(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    time: Seconds | None = None
-
-
 class Match(BaseModel):
     model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
 
-    players: tuple[Player, ...] = ()
+    players: Annotated[tuple[Player, ...], BeforeValidator(_given)] = ()
     user: str = ""
     duration: Seconds | None = None
-    kills: dict[str, int] = Field(default_factory=dict)
-    events: tuple[Event, ...] = ()
+    kills: Annotated[dict[str, int], BeforeValidator(_given)] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_not_there(cls, data: Any) -> Any:
+        return _given(data)
 
     @field_validator("players")
     @classmethod
@@ -145,7 +153,7 @@ class Match(BaseModel):
     @property
     def totals(self) -> list[int]:
         """The kills of each side, as given or as the players' add up; [] when neither is known."""
-        if self.kills:
+        if len(self.kills) == 2:
             return list(self.kills.values())
         sides = dict.fromkeys(player.side for player in self.players)
         if len(sides) != 2 or any(player.kda is None for player in self.players):
@@ -156,13 +164,19 @@ class Match(BaseModel):
 
     def named(self, text: str) -> list[int]:
         """The places of the players whose name, hero or openid is `text` or, failing that, occurs in it. A hero on
-        both sides is nobody's name."""
+        both sides is nobody's name; one of a single character (镜) must be all of the text, or of what stands
+        before, in or after parentheses."""
         text = folded(text)
         if not text:
             return []
         names = [[folded(name) for name in self._names(place)] for place in range(len(self.players))]
         exact = [place for place, own in enumerate(names) if text in own]
-        return exact or [place for place, own in enumerate(names) if any(name in text for name in own)]
+        parts = re.split("[()]", text)
+        return exact or [
+            place
+            for place, own in enumerate(names)
+            if any(name in (text if len(name) > 1 else parts) for name in own)
+        ]
 
     def mentions(self, text: str) -> list[tuple[int, int]]:
         """Where players are named in a text: (offset, player), by offset."""
@@ -171,6 +185,7 @@ class Match(BaseModel):
             (found.start(), place)
             for place in range(len(self.players))
             for name in self._names(place)
+            if len(name) > 1
             for found in re.finditer(re.escape(name.casefold()), text)
         )
 
@@ -178,7 +193,7 @@ class Match(BaseModel):
         player = self.players[place]
         heroes = [other.hero for other in self.players]
         names = [player.name, player.openid, player.hero if heroes.count(player.hero) == 1 else ""]
-        return [name for name in names if len(name) > 1]
+        return [name for name in names if name]
 
 
 def _scaled(player: Player, share: str) -> Player:

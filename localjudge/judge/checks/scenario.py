@@ -10,6 +10,9 @@ and the blocker
         the model's.
 Of any other project only C7: it does not stand, as there is no scenario to advance.
 
+Each sentence comes twice: with the titles of its places, for reports, and bare, for prompts, where nothing that a
+record says may stand outside its fence.
+
 Knows the shape of a project (../shared/reference/scenario-review.md): `milestones[]`, each with `microtasks[]`.
 Knows no judge: it gives every code it can, and a judge takes those it names.
 """
@@ -46,6 +49,7 @@ WORDS: dict[Language, dict[str, str]] = {
         "S1 wrapup": "{} is a wrap-up stage but not the last",
         "S1 unset": "{} has no scenarioStage",
         "S1 unknown": "{} has the scenarioStage {}, which is none of prep, roleplay, wrapup",
+        "S1 other": "{} has a scenarioStage that is none of prep, roleplay, wrapup",
         "S1 coreConcept": "{} has coreConcept set",
         "S1 holds": "the stages are {}, and none has coreConcept set",
         "S2": "prep has {} microtasks where one is allowed: {}",
@@ -69,6 +73,7 @@ WORDS: dict[Language, dict[str, str]] = {
         "S1 wrapup": "{}是收尾阶段（wrapup），却不在最后",
         "S1 unset": "{}没有 scenarioStage",
         "S1 unknown": "{}的 scenarioStage 是 {}，不属于 prep、roleplay、wrapup",
+        "S1 other": "{}的 scenarioStage 不属于 prep、roleplay、wrapup",
         "S1 coreConcept": "{}设置了 coreConcept",
         "S1 holds": "各阶段依次为 {}，且都没有设置 coreConcept",
         "S2": "准备阶段有 {} 个微任务，只允许一个：{}",
@@ -127,28 +132,34 @@ def check(fields: Mapping[str, Any], language: Language) -> Checked:
     due. Raises ValueError, with everything that is wrong in it, for a project that is not of the known shape.
     """
     project = _read(fields)
-    say = _Words(language)
-    red_lines: dict[str, Settled] = {}
-    if project.scenario is None:
-        red_lines["C7"] = Settled(False, say.sentence(say("C7 no scenario")))
-    else:
-        found = {
-            "S2": _crowded_prep(project, say),
-            "S3": _without_success(project, say),
-            "S6": [say("S6")] if project.rule_based and not project.rules else [],
-            "C7": [*_order(project, say), *_empty_stages(project, say), *_without_success(project, say)],
-        }
-        red_lines["S1"] = _skeleton(project, say)
-        red_lines |= {code: Settled(True, say.sentence(*faults)) for code, faults in found.items() if faults}
+    bare = _decided(project, _Words(language, quoting=False))
+    red_lines = {
+        code: Settled(stands, why, bare[code][1])
+        for code, (stands, why) in _decided(project, _Words(language, quoting=True)).items()
+    }
     return Checked(red_lines=red_lines, tables={"stages": _stages(project), "beats": _beats(project)})
 
 
-def _skeleton(project: _Project, say: _Words) -> Settled:
+def _decided(project: _Project, say: _Words) -> dict[str, tuple[bool, str]]:
+    """code -> whether it stands, and why."""
+    if project.scenario is None:
+        return {"C7": (False, say.sentence(say("C7 no scenario")))}
+    found = {
+        "S2": _crowded_prep(project, say),
+        "S3": _without_success(project, say),
+        "S6": [say("S6")] if project.rule_based and not project.rules else [],
+        "C7": [*_order(project, say), *_empty_stages(project, say), *_without_success(project, say)],
+    }
+    standing = {code: (True, say.sentence(*faults)) for code, faults in found.items() if faults}
+    return {"S1": _skeleton(project, say), **standing}
+
+
+def _skeleton(project: _Project, say: _Words) -> tuple[bool, str]:
     faults = _order(project, say)
     faults += [say("S1 coreConcept", say.milestone(one)) for one in project.milestones if one.core_concept]
     if faults:
-        return Settled(True, say.sentence(*faults))
-    return Settled(False, say.sentence(say("S1 holds", " → ".join(one.stage for one in project.milestones))))
+        return True, say.sentence(*faults)
+    return False, say.sentence(say("S1 holds", " → ".join(one.stage for one in project.milestones)))
 
 
 def _order(project: _Project, say: _Words) -> list[str]:
@@ -165,7 +176,8 @@ def _order(project: _Project, say: _Words) -> list[str]:
         if milestone.stage is None:
             faults.append(say("S1 unset", place))
         elif milestone.stage not in STAGES:
-            faults.append(say("S1 unknown", place, _shown(milestone.stage)))
+            stage = _shown(milestone.stage)
+            faults.append(say("S1 unknown", place, stage) if say.quoting else say("S1 other", place))
         elif milestone.stage == "prep" and milestone is not milestones[0]:
             faults.append(say("S1 prep", place))
         elif milestone.stage == "wrapup" and milestone is not milestones[-1]:
@@ -233,10 +245,10 @@ def _beats(project: _Project) -> list[Mapping[str, Any]]:
 
 
 class _Words:
-    """The sentences of one language."""
+    """The sentences of one language. quoting: with what the record says itself, such as titles."""
 
-    def __init__(self, language: Language) -> None:
-        self._words = WORDS[language]
+    def __init__(self, language: Language, *, quoting: bool) -> None:
+        self._words, self.quoting = WORDS[language], quoting
 
     def __call__(self, key: str, *parts: object) -> str:
         return self._words[key].format(*parts)
@@ -255,7 +267,7 @@ class _Words:
         title = title.translate(QUOTES)
         if len(title) > LONGEST:
             title = title[: LONGEST - 1] + "…"
-        return self("title", title) if title else ""
+        return self("title", title) if title and self.quoting else ""
 
 
 def _project(fields: Mapping[str, Any]) -> Mapping[str, Any]:
