@@ -87,8 +87,8 @@ def load_model(
     **engine_args: Any,
 ) -> LoadedModel:
     """Load a model, by its folder or card's name, into an engine. engine_args: any of that engine's arguments.
-    url: the server's, for engine='server', as in http://127.0.0.1:8000/v1. reading: it is for score mode, where it is
-    then quicker on a CPU; it explains all the same, slower.
+    url: the server's, for engine='server', as in http://127.0.0.1:8000/v1. reading: it is for score mode, and on a
+    CPU quicker at that; it explains all the same, slower.
 
     While it loads, what this process prints goes to vLLM's log. Raises ModelError and EngineError. In a script,
     call it under `if __name__ == "__main__":`, since vLLM starts its own process by importing the script anew.
