@@ -149,6 +149,8 @@ def _check_free(host: str, port: int) -> None:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind(address)
             trial.listen(1)
+    except UnicodeError:
+        raise EngineError(f"'{host}' is no address or host name", where="--host") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise EngineError(

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from localjudge.judge.loading import judge_names
 from tests.conftest import REPOSITORY
 
-JUDGES = {"answer-quality", "pairwise", "truthfulness"}
+JUDGES = set(judge_names())
 
 
 def run(*command: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:

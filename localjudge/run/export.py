@@ -30,7 +30,7 @@ from localjudge.judge.rubric import settled_of
 from localjudge.judge.spec import JudgeSpec
 from localjudge.records import BadRecord, read_records, scan_records
 from localjudge.run.importing import SWAPPED_ID
-from localjudge.run.runner import judge_of
+from localjudge.run.runner import judge_of, own_seed
 from localjudge.run.store import RunDirectory, read_verdicts
 from localjudge.verdict import Answer, Verdict
 
@@ -387,6 +387,7 @@ class _Asks:
 
     def requests(self) -> Iterator[dict[str, Any]]:
         settings = self._settings
+        warm = settings.get("temperature", 0.0) > 0
         for record in read_records(
             self._path, self._spec.inputs, mapping=settings["mapping"], limit=settings["limit"]
         ):
@@ -418,7 +419,7 @@ class _Asks:
                         "model": self._model,
                         "messages": [{"role": message.role, "content": message.text} for message in messages],
                         "temperature": settings.get("temperature", 0.0),
-                        "seed": settings.get("seed", 0),
+                        "seed": own_seed(settings.get("seed", 0), messages) if warm else settings.get("seed", 0),
                         "response_format": {
                             "type": "json_schema",
                             "json_schema": {

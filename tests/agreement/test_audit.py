@@ -465,7 +465,7 @@ def test_the_command_stops_at_ctrl_c_and_goes_on(tmp_path: Path) -> None:
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     _, said = finish(process, 130)
-    assert said.endswith("stopped; what was asked is kept: run the same command again to go on\n")
+    assert said.endswith("stopped; what is judged is kept: run the same command again to go on\n")
     assert not (tmp_path / "out" / "audit.json").exists()
     shown, said = finish(child(*command, log=log))
     assert "\npairwise audited, judged by scripted\nAs they are: " in shown and "serious" in shown

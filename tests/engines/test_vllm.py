@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import re
 from collections import Counter
 from dataclasses import replace
@@ -26,6 +27,9 @@ from tests.conftest import SMALL, Loop, shared, shared_rows
 
 pytestmark = pytest.mark.vllm
 HELLO = (Message("user", "Say anything."),)
+
+DRAWS = int(os.environ.get("LOCALJUDGE_DRAWS", "60"))
+"""Completions a judge and budget: more for figures, as in the README."""
 
 
 def run_in(
@@ -49,7 +53,7 @@ def run_in(
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_model_of_random_weights_writes_only_valid_answers(name: str, random_engine: Any, loop: Loop) -> None:
-    """Temperature 1, the least budget and others, 200 completions each: none invalid, every label to be had."""
+    """Temperature 1, the least budget and others, DRAWS completions each: none invalid, every label to be had."""
     spec = load_judge(name)
     schema = spec.answer_schema
     least = random_engine.grammar(schema).least
@@ -58,7 +62,7 @@ def test_a_model_of_random_weights_writes_only_valid_answers(name: str, random_e
         return await random_engine.complete(Ask(HELLO, schema, budget, temperature=1.0, seed=seed))
 
     async def all_of(budget: int) -> list[Any]:
-        return await asyncio.gather(*(ask(budget, seed) for seed in range(200)))
+        return await asyncio.gather(*(ask(budget, seed) for seed in range(DRAWS)))
 
     for budget in (least, least + 1, 64, 256):
         seen: dict[str, Counter[Any]] = {question.id: Counter() for question in spec.questions}
@@ -100,8 +104,8 @@ def test_llmbar_pairs_are_all_judged(engine: Any, embedded: LocalModel, loop: Lo
 
 def test_truthfulqa_answers_are_all_judged(engine: Any, embedded: LocalModel, loop: Loop, tmp_path: Path) -> None:
     records = shared("truthfulqa_truth.jsonl.gz")
-    summary = run_in(tmp_path, engine, embedded, "truthfulness", records, loop, limit=200, max_tokens=40)
-    assert summary.statuses["ok"] == summary.total == 200
+    summary = run_in(tmp_path, engine, embedded, "truthfulness", records, loop, limit=60, max_tokens=40)
+    assert summary.statuses["ok"] == summary.total == 60
     assert {verdict.answers["truthful"].value for verdict in read_verdicts(tmp_path)} <= {"yes", "no"}
 
 

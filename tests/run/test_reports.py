@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,19 @@ def test_the_built_in_reports_take_a_record_that_lacks_everything(
     assert not [said for said in mine.said if said.startswith("warning: ")]
     told = {file.stem: file.read_text().splitlines()[0] for file in (mine.out / "reports").iterdir()}
     assert told == {"whole": f"# {plain(whole['topic'])}", "bare": "# bare"}
+
+
+def test_a_copied_judge_is_changed_and_run(tmp_path: Path) -> None:
+    """A new user's way, to its end: the replay review with other weights, on its own examples."""
+    mine = tmp_path / "mine"
+    shutil.copytree(data_dir("prompts") / "replay-review", mine)
+    file = mine / "judge.yaml"
+    text = file.read_text(encoding="utf-8")
+    text = text.replace("title: 事实准确性, weight: 20", "title: 事实准确性, weight: 30")
+    file.write_text(text.replace("title: 分析深度, weight: 20", "title: 分析深度, weight: 10"), encoding="utf-8")
+    copied = Job(tmp_path, str(mine), [])
+    summary = copied.run(records=mine / "examples" / "records.jsonl", limit=2)
+    assert summary.statuses["ok"] == 2
+    reports = [path.read_text(encoding="utf-8") for path in (copied.out / "reports").iterdir()]
+    assert len(reports) == 2
+    assert all("| 事实准确性 |" in report and "| 30% |" in report for report in reports)

@@ -709,9 +709,9 @@ def test_a_suite_s_file_is_checked_as_one() -> None:
 
 
 def test_the_suite_in_vllm(loop: Loop, engine: Any, embedded: LocalModel, tmp_path: Path) -> None:
-    """Four projects in English, by a model that is no judge and may write little: every verdict is valid, and what
+    """Two projects in English, by a model that is no judge and may write little: every verdict is valid, and what
     code settles holds."""
-    short = ["allergy-single", "debate-single", "standby-single", "toast-single"]
+    short = ["debate-single", "toast-single"]
 
     class Kept:
         def __getattr__(self, name: str) -> Any:
@@ -728,12 +728,12 @@ def test_the_suite_in_vllm(loop: Loop, engine: Any, embedded: LocalModel, tmp_pa
         records=write_rows(tmp_path / "records.jsonl", [ROWS[name] for name in short]),
         model=embedded,
         directory=tmp_path / "out",
-        settings=Settings(max_tokens=128),
+        settings=Settings(max_tokens=110),
         start_engine=start,
     )
     results = loop.run(run.go())
     assert not results.unscored
-    assert results.categories == {"scenario": 2, "project": 2}
+    assert results.categories == {"scenario": 1, "project": 1}
     found = by_id(results)
     assert found["debate-single"]["judges"]["scenario-review"]["decisions"]["S6"]["stands"]
     assert found["debate-single"]["judges"]["scenario-review"]["overall"] <= 2
