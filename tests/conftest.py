@@ -21,6 +21,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = Path(os.environ.get("LOCALJUDGE_SHARED", REPOSITORY.parent / "shared")) / "data"
 
 
+thorough = pytest.mark.skipif(
+    not os.environ.get("LOCALJUDGE_THOROUGH"), reason="takes a minute for one case: LOCALJUDGE_THOROUGH=1 runs it"
+)
+
 SMALL = ("answer-quality", "pairwise", "truthfulness")
 """The built-in judges that ask everything at once, and little; the others are large rubrics of several asks."""
 

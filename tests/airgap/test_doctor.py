@@ -13,6 +13,7 @@ import pytest
 from localjudge.airgap import doctor
 from localjudge.airgap.doctor import GIB, Finding, Gpu
 from localjudge.models import LocalModel
+from tests.conftest import thorough
 from tests.test_models import folder as model_folder
 
 SCRIPT = Path(sys.executable).with_name("localjudge")
@@ -204,6 +205,7 @@ def test_findings_are_printed_with_their_fixes() -> None:
 
 
 @pytest.mark.vllm
+@thorough
 def test_deep_has_a_real_model_judge(random_model: LocalModel, tmp_path: Path) -> None:
     pytest.importorskip("vllm")
     done = call("doctor", "--deep", "-m", str(random_model.path), "--json")

@@ -81,7 +81,7 @@ def test_it_writes_only_valid_answers_to_large_rubrics(name: str, random_engine:
     """Lists of findings, bands, red lines: each ask of several at the least budget and a larger one."""
 
     async def all_of(schema: dict[str, Any], budget: int) -> list[Any]:
-        asks = [Ask(HELLO, schema, budget, temperature=1.0, seed=seed) for seed in range(8)]
+        asks = [Ask(HELLO, schema, budget, temperature=1.0, seed=seed) for seed in range(4)]
         return await asyncio.gather(*map(random_engine.complete, asks))
 
     for schema in load_judge(name).schemas:
@@ -104,8 +104,8 @@ def test_llmbar_pairs_are_all_judged(engine: Any, embedded: LocalModel, loop: Lo
 
 def test_truthfulqa_answers_are_all_judged(engine: Any, embedded: LocalModel, loop: Loop, tmp_path: Path) -> None:
     records = shared("truthfulqa_truth.jsonl.gz")
-    summary = run_in(tmp_path, engine, embedded, "truthfulness", records, loop, limit=60, max_tokens=40)
-    assert summary.statuses["ok"] == summary.total == 60
+    summary = run_in(tmp_path, engine, embedded, "truthfulness", records, loop, limit=30, max_tokens=40)
+    assert summary.statuses["ok"] == summary.total == 30
     assert {verdict.answers["truthful"].value for verdict in read_verdicts(tmp_path)} <= {"yes", "no"}
 
 

@@ -25,7 +25,7 @@ from localjudge.paths import data_dir
 from localjudge.run.runner import Settings
 from localjudge.run.suite import SuiteRun
 from localjudge.run.suite_results import Results
-from tests.conftest import Loop
+from tests.conftest import Loop, thorough
 from tests.run.conftest import child, finish, wait_for, write_rows
 from tests.scripted import ScriptedEngine, scripted_model, write_tokenizer
 
@@ -708,6 +708,7 @@ def test_a_suite_s_file_is_checked_as_one() -> None:
 # The real thing
 
 
+@thorough
 def test_the_suite_in_vllm(loop: Loop, engine: Any, embedded: LocalModel, tmp_path: Path) -> None:
     """Two projects in English, by a model that is no judge and may write little: every verdict is valid, and what
     code settles holds."""
