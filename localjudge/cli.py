@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
-from localjudge.airgap import guard
+from localjudge import guard
 from localjudge.errors import LocalJudgeError
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from packaging.version import Version
 from pydantic import BaseModel
 
 import localjudge
-from localjudge.airgap import guard
+from localjudge import guard
 from localjudge.decoding import vllm_plugin
 from localjudge.errors import LocalJudgeError
 from localjudge.offline import SILENT, silence

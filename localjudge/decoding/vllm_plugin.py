@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from localjudge.airgap import guard
+from localjudge import guard
 
 if TYPE_CHECKING:
     from localjudge.decoding.closing import Grammar

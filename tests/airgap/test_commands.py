@@ -130,7 +130,7 @@ def test_a_program_that_imports_localjudge_keeps_its_network() -> None:
 
 
 def test_the_server_that_was_named_is_reached() -> None:
-    code = "from localjudge.airgap import guard\nguard.watch()\nguard.allow_url('http://{}:8000/v1')\n"
+    code = "from localjudge import guard\nguard.watch()\nguard.allow_url('http://{}:8000/v1')\n"
     assert tried(code.format("192.0.2.1")) == ["tried"]
     assert tried(code.format("192.0.2.2")) == ["refused"]
     assert tried(code.format("[::1")) == ["refused"], "what is no address is allowed nothing"

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from localjudge.airgap import guard
+from localjudge import guard
 
 FAR = "192.0.2.1"  # RFC 5737: nobody's
 
 
 def watched(code: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Run in a process of its own: a guard is never taken off again."""
-    whole = "import socket\nfrom localjudge.airgap import guard\nguard.watch()\n" + textwrap.dedent(code)
+    whole = "import socket\nfrom localjudge import guard\nguard.watch()\n" + textwrap.dedent(code)
     env = {"LOCALJUDGE_CACHE": str(cwd), **env}
     return subprocess.run(
         [sys.executable, "-c", whole], cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False

@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from localjudge.airgap import guard
+from localjudge import guard
 from localjudge.cli import main
 from localjudge.engines import wire
 from localjudge.engines.base import Ask, AskFailed, Completion, Message
