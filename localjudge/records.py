@@ -21,6 +21,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from localjudge.errors import did_you_mean, nearest
+from localjudge.images import Picture, PictureError, read_pictures
 from localjudge.rows import (
     SURROGATE,
     Decoder,
@@ -43,12 +44,13 @@ _ABSENT = object()
 
 
 class Field(BaseModel):
-    """One input of a judge. allow_empty: white space alone, or an empty list or object, will do."""
+    """One input of a judge. allow_empty: white space alone, or an empty list or object, will do. Of images, a
+    record holds a list or one (`localjudge.images`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
-    type: Literal["text", "json", "number"] = "text"
+    type: Literal["text", "json", "number", "images"] = "text"
     optional: bool = False
     allow_empty: bool = False
     description: str = ""
@@ -63,7 +65,8 @@ class Field(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One thing to be judged. fields: the row after renaming. where: `a.jsonl:12`, `a.parquet row 12`."""
+    """One thing to be judged. fields: the row after renaming, images among them as a list of pictures. where:
+    `a.jsonl:12`, `a.parquet row 12`."""
 
     id: str
     fields: dict[str, Any]
@@ -81,12 +84,14 @@ class BadRecord:
 
 @dataclass(frozen=True)
 class Scan:
-    """What a reading found. first_bad: 20 at most. digest: sha256 of ids and contents, bad ones too."""
+    """What a reading found. first_bad: 20 at most. digest: sha256 of ids and contents, bad ones too, and of the
+    bytes of pictures. pictured: the first place where there is a picture."""
 
     total: int
     bad: int
     first_bad: list[BadRecord]
     digest: str
+    pictured: str | None = None
 
 
 def read_records(
@@ -95,12 +100,14 @@ def read_records(
     *,
     mapping: Mapping[str, str] | None = None,
     limit: int | None = None,
+    repeats: bool = False,
 ) -> Iterator[Record | BadRecord]:
     """The records of a file in its order; the first `limit` of them, bad ones counted.
 
     mapping: field -> where a row has it: a name, or a dotted way into nested JSON (`choices.0.text`).
+    repeats: rows may share an id, as what several people say of one record does.
     """
-    for record, _ in _read(path, inputs, _Renaming(mapping), limit):
+    for record, _ in _read(path, inputs, _Renaming(mapping), limit, repeats):
         yield record
 
 
@@ -115,6 +122,7 @@ def scan_records(
     renaming = _Renaming(mapping)
     digest = hashlib.sha256(canonical(renaming.mapping))
     total, bad = 0, 0
+    pictured: str | None = None
     first_bad: list[BadRecord] = []
     for record, content in _read(path, inputs, renaming, limit):
         total += 1
@@ -123,16 +131,26 @@ def scan_records(
             bad += 1
             if bad <= 20:
                 first_bad.append(record)
+        elif pictured is None and pictures_of(record, inputs):
+            pictured = record.where
     renaming.refuse_unmet(path)
-    return Scan(total, bad, first_bad, digest.hexdigest())
+    return Scan(total, bad, first_bad, digest.hexdigest(), pictured)
+
+
+def pictures_of(record: Record, inputs: Sequence[Field]) -> list[Picture]:
+    """All pictures of a record's inputs, in the order of the inputs."""
+    names = [field.name for field in inputs if field.type == "images"]
+    return [picture for name in names for picture in record.fields.get(name, ())]
 
 
 def _read(
-    path: Source, inputs: Sequence[Field], renaming: _Renaming, limit: int | None
+    path: Source, inputs: Sequence[Field], renaming: _Renaming, limit: int | None, repeats: bool = False
 ) -> Iterator[tuple[Record | BadRecord, bytes]]:
     """Each record with the bytes that stand for its content."""
     rows, noun, untyped = open_rows(path)
     name = encodable(path.name or path.resolve().name) if isinstance(path, Path) else name_of(path)
+    folder = path if isinstance(path, Path) and path.is_dir() else path.parent if isinstance(path, Path) else None
+    with_images = any(field.type == "images" for field in inputs)
     number = 0
     with contextlib.closing(_open_places()) as places:
         for number, data, fault, raw in itertools.islice(up_to_damage(path, rows), limit):
@@ -143,16 +161,18 @@ def _read(
                 if not content:
                     problems.append(not_utf8(raw) or not_json(data))
                 fields = renaming.apply(data)
+                if with_images and fields is data:
+                    fields = dict(data)  # a row in memory keeps its paths
                 if "id" in fields or "id" in renaming.mapping:
                     id, problem = _given_id(fields, renaming.mapping)
                     problems += [problem] if problem else []
                 elif content:
                     id = f"sha:{hashlib.sha256(content).hexdigest()[:16]}"
                 for field in inputs:
-                    if problem := _check(field, fields, inputs, renaming.mapping, untyped):
+                    if problem := _check(field, fields, inputs, renaming.mapping, untyped, folder):
                         problems.append(problem)
             own = id or f"invalid:{name}:{number}"
-            first = _claim(places, own, number)
+            first = None if repeats else _claim(places, own, number)
             if first is not None and id is not None:
                 problems.append(
                     f"id {shown(id)} was used before, at {noun} {first}: give each record an id of its own"
@@ -167,7 +187,8 @@ def _read(
             if problems:
                 yield BadRecord(own, where, encodable("; ".join(problems))), content
             else:
-                yield Record(own, fields, where), content
+                record = Record(own, fields, where)
+                yield record, b"\0".join((content, *(p.sha256.encode() for p in pictures_of(record, inputs))))
     if number == 0 and limit != 0:
         raise refusal(path, "has no records")
 
@@ -249,11 +270,17 @@ def _given_id(fields: dict[str, Any], mapping: Mapping[str, str]) -> tuple[str |
 
 
 def _check(
-    field: Field, fields: dict[str, Any], inputs: Sequence[Field], mapping: Mapping[str, str], untyped: bool
+    field: Field,
+    fields: dict[str, Any],
+    inputs: Sequence[Field],
+    mapping: Mapping[str, str],
+    untyped: bool,
+    folder: Path | None,
 ) -> str | None:
     """What is wrong with one input, if anything. Parses it in place; drops an optional one that is not there.
 
-    untyped: the format (CSV) has nothing but text, so numbers are read out of it.
+    untyped: the format (CSV) has nothing but text, so numbers are read out of it. folder: where paths of pictures
+    start.
     """
     name, value = field.name, fields.get(field.name)
     blank = not value.strip() if isinstance(value, str) else value in ([], {})
@@ -266,6 +293,8 @@ def _check(
         return _missing(name, mapping.get(name), tuple(fields), tuple(other.name for other in inputs))
     if blank and not field.allow_empty:
         return f"field '{name}' is empty: fill it in, or leave the record out"
+    if field.type == "images":
+        return _take_pictures(name, value, fields, untyped, folder)
     if field.type == "text":
         return None if isinstance(value, str) else _not_text(name, value, mapping.get(name, name))
     if field.type == "number":
@@ -285,6 +314,19 @@ def _check(
     if isinstance(value, list | dict):
         return None
     return f"field '{name}' is {shown(value)}, not a list or an object: write one of these"
+
+
+def _take_pictures(name: str, value: Any, fields: dict[str, Any], untyped: bool, folder: Path | None) -> str | None:
+    """What is wrong with a field of pictures. Reads them in its place."""
+    if untyped and isinstance(value, str) and value.lstrip().startswith("["):  # several, in a cell of CSV
+        value, problem = parse_json(Decoder(), value)
+        if problem:
+            return f"field '{name}' should hold a list of pictures: {problem}"
+    try:
+        fields[name] = read_pictures(value, folder)
+    except PictureError as error:
+        return f"field '{name}': {error}"
+    return None
 
 
 @functools.lru_cache(maxsize=256)

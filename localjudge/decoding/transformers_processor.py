@@ -8,6 +8,7 @@ has the tokenizer look for control tokens in them, so that a candidate's `<|im_e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -198,15 +199,17 @@ class TokenModel(Transformers):  # type: ignore[misc]
         return ids
 
 
-def write(model: TokenModel, prompts: Sequence[Sequence[int]], rows: Sequence[Row]) -> list[list[int]]:
-    """Write all rows' answers in one batch.
+def write(
+    model: TokenModel, prompts: Sequence[Sequence[int]], rows: Sequence[Row], seen: Mapping[str, Any] | None = None
+) -> list[list[int]]:
+    """Write all rows' answers in one batch. seen: further inputs of the model, of the pictures in the prompts.
 
     Returns each row's ids, the end of text last where it was written inside the budget. `row.broken` says which
     are not to be used.
     """
     longest = max(row.budget for row in rows)
     batch = Generator(model, processor=ClosingProcessor(rows)).batch(
-        prompts, max_new_tokens=longest, do_sample=False, use_cache=True
+        prompts, max_new_tokens=longest, do_sample=False, use_cache=True, **(seen or {})
     )
     answers = []
     for row, ids in zip(rows, batch, strict=True):
@@ -219,9 +222,15 @@ def write(model: TokenModel, prompts: Sequence[Sequence[int]], rows: Sequence[Ro
 
 
 def read(
-    model: TokenModel, prompts: Sequence[Sequence[int]], tokens: Sequence[Sequence[int]]
+    model: TokenModel,
+    prompts: Sequence[Sequence[int]],
+    tokens: Sequence[Sequence[int]],
+    seen: Mapping[str, Any] | None = None,
 ) -> list[dict[int, float]]:
-    """For each prompt, the log-probabilities of these tokens right after it, over the whole vocabulary."""
+    """For each prompt, the log-probabilities of these tokens right after it, over the whole vocabulary. seen: as of
+    `write`."""
     processor = ReadingProcessor(tokens)
-    Generator(model, processor=processor).batch(prompts, max_new_tokens=1, do_sample=False, use_cache=True)
+    Generator(model, processor=processor).batch(
+        prompts, max_new_tokens=1, do_sample=False, use_cache=True, **(seen or {})
+    )
     return processor.logprobs

@@ -6,16 +6,52 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from localjudge.images import Picture
+
 Role = Literal["system", "user", "assistant"]
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """One turn. Its text is data through and through: engines encode it with control tokens off, so that only the
-    chat template's own text around it can open or close a turn."""
+    chat template's own text around it can open or close a turn.
+
+    images: each picture and where in the text it stands, as an offset, in their order. No text can feign one.
+    """
 
     role: Role
     text: str
+    images: tuple[tuple[int, Picture], ...] = ()
+
+    @property
+    def content(self) -> list[Any]:
+        """What tells this message from others, in JSON values."""
+        placed = [[offset, picture.sha256] for offset, picture in self.images]
+        return [self.role, self.text, *([placed] if placed else [])]
+
+    @property
+    def parts(self) -> list[str | Picture]:
+        """The text up to each picture and after it, and the pictures between."""
+        parts: list[str | Picture] = []
+        done = 0
+        for offset, picture in self.images:
+            parts += [self.text[done:offset], picture]
+            done = offset
+        return [*parts, self.text[done:]]
+
+
+def openai_content(message: Message) -> Any:
+    """A message's content as OpenAI's API has it: text or, where there are pictures, a list of parts, each picture
+    as a data: URI."""
+    if not message.images:
+        return message.text
+    return [
+        {"type": "image_url", "image_url": {"url": part.uri()}}
+        if isinstance(part, Picture)
+        else {"type": "text", "text": part}
+        for part in message.parts
+        if part
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +73,11 @@ class Ask:
     seed: int = 0
     labels: tuple[str, ...] = ()
     think: int = 0
+
+    @property
+    def pictures(self) -> list[Picture]:
+        """All pictures of its messages, in their order."""
+        return [picture for message in self.messages for _, picture in message.images]
 
 
 @dataclass(frozen=True, slots=True)

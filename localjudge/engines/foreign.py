@@ -4,7 +4,7 @@ It is asked with a JSON schema, and every answer is validated; one that is cut o
 asked for again with twice the budget, twice at most, and is then `engine_error`. A budget that the server has no
 room for beside the prompt is halved, twice at most, before the record is `too_long`. Quotas of texts hold as far as
 the budget does. Which turns, control tokens and tools a record's text can feign is the server's affair: messages
-are sent as they are, and nothing in them is neutralised.
+are sent as they are, and nothing in them is neutralised. Pictures go with them, as data: URIs.
 
 Labels are read from the server's list of the likeliest first tokens. It is short: a label that is not on it counts
 as 0, so that the label mass is what the list shows, or less than the truth.
@@ -20,7 +20,7 @@ from typing import Any
 from localjudge.decoding.closing import Grammar
 from localjudge.decoding.grammar import QUOTA, follows
 from localjudge.decoding.vocabulary import Vocabulary
-from localjudge.engines.base import Ask, AskFailed, Completion
+from localjudge.engines.base import Ask, AskFailed, Completion, openai_content
 from localjudge.engines.inprocess import ask_key, key_base
 from localjudge.engines.server import Server
 from localjudge.engines.wire import Refused, Wire, origin
@@ -181,7 +181,7 @@ class ForeignEngine:
 
     async def _ask(self, ask: Ask, body: Mapping[str, Any]) -> Any:
         """The server's answer, which holds a choice. Raises AskFailed and EngineError."""
-        turns = [{"role": message.role, "content": message.text} for message in ask.messages]
+        turns = [{"role": message.role, "content": openai_content(message)} for message in ask.messages]
         try:
             found = await self._wire.post(
                 "/chat/completions", _request(self._server.served, turns, self._manner, body)
@@ -228,10 +228,12 @@ async def _find_manner(server: Server, wire: Wire) -> dict[str, Any]:
 
 
 def _request(
-    served: str, turns: Sequence[Mapping[str, str]], manner: Mapping[str, Any], body: Mapping[str, Any]
+    served: str, turns: Sequence[Mapping[str, Any]], manner: Mapping[str, Any], body: Mapping[str, Any]
 ) -> dict[str, Any]:
     if not manner["system"] and [turn["role"] for turn in turns[:2]] == ["system", "user"]:
-        first = {"role": "user", "content": f"{turns[0]['content']}\n\n{turns[1]['content']}"}
+        system, user = (turn["content"] for turn in turns[:2])
+        whole = f"{system}\n\n{user}" if isinstance(user, str) else [{"type": "text", "text": system}, *user]
+        first = {"role": "user", "content": whole}
         turns = [first, *turns[2:]]
     request = {"model": served, "messages": list(turns), **body}
     if manner["thinking_switch"]:

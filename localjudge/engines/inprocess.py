@@ -3,22 +3,27 @@ written become a completion. Knows nothing of how they are written."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import hashlib
 import json
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 from localjudge import __version__
 from localjudge.decoding.closing import Grammar
 from localjudge.decoding.labels import MOST_TOKENS, LabelPlace, label_places, read_distributions, wanted_tokens
 from localjudge.engines.base import Ask, AskFailed, Completion
 from localjudge.engines.chat import ChatEncoder
+from localjudge.engines.vision import Vision
 from localjudge.errors import EngineError
+from localjudge.models import LocalModel, sees
+
+T = TypeVar("T")
 
 LONGEST_CONTEXT = 32_768
 """A judge's prompts seldom need more, and the cache of a longer context would crowd out other requests."""
@@ -42,7 +47,7 @@ def key_base(identity: Mapping[str, Any]) -> bytes:
 def ask_key(ask: Ask, base: bytes) -> str:
     """A hash of the ask and of what decides its answer beside it."""
     asked = [
-        [[message.role, message.text] for message in ask.messages],
+        [message.content for message in ask.messages],
         ask.schema,
         ask.budget,
         ask.temperature,
@@ -108,10 +113,14 @@ class AskCodec:
         """The ids that end a thought: its closing tag, and any other control token."""
         return sorted(self.encoder.control_ids)
 
-    def _prompt(self, ask: Ask, thought: Sequence[int] | None) -> list[int]:
+    def _prompt(self, ask: Ask, thought: Sequence[int] | None, whole: bool = True) -> list[int]:
         if thought is None:
-            return self.encoder.encode(ask.messages)
-        return self.encoder.encode(ask.messages, think=True) + self.encoder.after_thought(thought)
+            return self.encoder.encode(ask.messages, whole=whole)
+        return self.encoder.encode(ask.messages, think=True, whole=whole) + self.encoder.after_thought(thought)
+
+    def placeheld(self, ask: Ask, thought: Sequence[int] | None) -> list[int]:
+        """The prompt with one placeholder for each picture, as vLLM takes it. Raises AskFailed."""
+        return self._prompt(ask, thought, whole=False)
 
     def after(self, thought: Sequence[int], completion: Completion) -> Completion:
         """The completion of an ask that was answered after this thought."""
@@ -197,6 +206,16 @@ class AskCodec:
             finish=finish,
             distributions=read_distributions(prepared.places, prepared.grammar, prepared.budget, written, logprobs),
         )
+
+
+async def aside(ask: Ask, work: Callable[[], T]) -> T:
+    """What `work` gives; where there are pictures to be looked at, in a thread, since it takes a while."""
+    return await asyncio.to_thread(work) if ask.pictures else work()
+
+
+def vision_of(model: LocalModel, settings: Mapping[str, Any] | None = None) -> Vision | None:
+    """The model's processor of pictures; None of one that takes none. Raises ModelError when it is broken."""
+    return Vision(model.path, settings) if sees(model) else None
 
 
 def check_torchvision() -> None:

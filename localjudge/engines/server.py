@@ -211,6 +211,12 @@ class ServerEngine:
         return self._codec.one_token(labels)
 
     async def complete(self, ask: Ask) -> Completion:
+        if ask.pictures:
+            raise EngineError(
+                "localjudge's own server takes token ids, and no pictures beside them",
+                where=self._server.url,
+                fix="judge pictures in process: leave --engine server out, or give --engine transformers",
+            )
         thought = await self._think(ask) if ask.think else None
         completion = await (self._read(ask, thought) if ask.labels else self._write(ask, thought))
         return completion if thought is None else self._codec.after(thought, completion)

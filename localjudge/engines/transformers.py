@@ -1,4 +1,5 @@
-"""The transformers engine: any causal model that transformers loads, on a CPU or one GPU, without vLLM.
+"""The transformers engine: any causal model that transformers loads, on a CPU or one GPU, without vLLM; vision
+models among them, which are shown pictures.
 
 Asks that wait are put into batches of like length, one batch at a time in a thread. The same codec, grammar and
 closing machine as under vLLM, so the same asks get the same statuses; slower, since nothing is shared between
@@ -18,7 +19,15 @@ from typing import Any, Literal
 from localjudge.decoding.closing import Grammar
 from localjudge.engines.base import Ask, AskFailed, Completion
 from localjudge.engines.chat import ChatEncoder
-from localjudge.engines.inprocess import LONGEST_CONTEXT, AskCodec, Prepared, check_torchvision, first_line
+from localjudge.engines.inprocess import (
+    LONGEST_CONTEXT,
+    AskCodec,
+    Prepared,
+    aside,
+    check_torchvision,
+    first_line,
+    vision_of,
+)
 from localjudge.errors import EngineError, did_you_mean
 from localjudge.models import LocalModel
 from localjudge.offline import silence
@@ -131,9 +140,10 @@ class TransformersEngine:
         }
         if chosen["max_model_len"] > model.context:
             raise EngineError(f"max_model_len={chosen['max_model_len']} is more than the model's {model.context}")
-        encoder = ChatEncoder(model.path)
+        encoder = ChatEncoder(model.path, vision_of(model))
+        kind = transformers.AutoModelForImageTextToText if model.vision else transformers.AutoModelForCausalLM
         try:
-            loaded = transformers.AutoModelForCausalLM.from_pretrained(
+            loaded = kind.from_pretrained(
                 model.path,
                 dtype=getattr(torch, chosen["dtype"]),
                 attn_implementation=chosen.get("attn_implementation"),
@@ -174,12 +184,13 @@ class TransformersEngine:
     async def complete(self, ask: Ask) -> Completion:
         thought = None
         if ask.think:
-            prompt, most = self._codec.thinking(ask)
+            prompt, most = await aside(ask, partial(self._codec.thinking, ask))
             thought = await self._do(ask, "think", prompt, most) if most else []
         if ask.labels:
-            completion = await self._do(ask, "read", self._codec.label_prompt(ask, thought), 1)
+            prompt = await aside(ask, partial(self._codec.label_prompt, ask, thought))
+            completion = await self._do(ask, "read", prompt, 1)
         else:
-            prepared = self._codec.prepare(ask, thought)
+            prepared = await aside(ask, partial(self._codec.prepare, ask, thought))
             completion = await self._do(ask, "write", prepared.prompt, prepared.budget, prepared)
         return completion if thought is None else self._codec.after(thought, completion)
 
@@ -302,7 +313,7 @@ class TransformersEngine:
         from localjudge.decoding.transformers_processor import read
 
         tokens = [[token for label in job.ask.labels for token in self._codec.label_ids(label)] for job in batch]
-        found = read(self._writer, [job.prompt for job in batch], tokens)
+        found = read(self._writer, [job.prompt for job in batch], tokens, self._seen(batch))
         return [
             _outcome(partial(self._codec.reading, job.ask, job.prompt, known))
             for job, known in zip(batch, found, strict=True)
@@ -319,11 +330,35 @@ class TransformersEngine:
             job.row = Row(grammar, job.budget, job.ask.temperature, job.ask.seed, watched)
             if job.done.done():
                 job.row.stopped = True
-        written = write(self._writer, [job.prompt for job in batch], [job.row for job in batch])
+        rows = [job.row for job in batch]
+        written = write(self._writer, [job.prompt for job in batch], rows, self._seen(batch))
         return [
             _outcome(partial(self._completion, job, ids)) if job.prepared else ids
             for job, ids in zip(batch, written, strict=True)
         ]
+
+    def _seen(self, batch: Sequence[_Job]) -> dict[str, Any]:
+        """The model's inputs of the pictures in a batch, beside the ids."""
+        import torch
+
+        pictures = [picture for job in batch for picture in job.ask.pictures]
+        vision, marker = self._encoder.vision, self._encoder.marker
+        if not pictures or vision is None:
+            return {}
+        model = self._writer.model
+        found = {
+            name: value.to(model.device, model.dtype if value.is_floating_point() else None)
+            for name, value in vision.numbers(pictures, marker).items()
+        }
+        kinds: dict[str, dict[int, int]] = {}
+        for picture in pictures:
+            for name, known in vision.see(picture, marker).kinds.items():
+                kinds.setdefault(name, {}).update(known)
+        longest = max(len(job.prompt) for job in batch)
+        for name, known in kinds.items():
+            told = [[0] * (longest - len(job.prompt)) + [known.get(i, 0) for i in job.prompt] for job in batch]
+            found[name] = torch.tensor(told, device=model.device)
+        return found
 
     @cached_property
     def _free_text(self) -> Any:

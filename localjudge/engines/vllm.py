@@ -12,7 +12,9 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,17 @@ from localjudge.decoding import vllm_plugin
 from localjudge.decoding.closing import Grammar
 from localjudge.engines.base import Ask, AskFailed, Completion
 from localjudge.engines.chat import ChatEncoder
-from localjudge.engines.inprocess import LONGEST_CONTEXT, AskCodec, check_torchvision, first_line
+from localjudge.engines.inprocess import (
+    LONGEST_CONTEXT,
+    AskCodec,
+    aside,
+    check_torchvision,
+    first_line,
+    vision_of,
+)
 from localjudge.errors import EngineError, LocalJudgeError, did_you_mean
 from localjudge.model_files import weight_files
-from localjudge.models import LocalModel
+from localjudge.models import LocalModel, sees
 from localjudge.offline import silence
 
 SPEED_ONLY = {
@@ -41,6 +50,9 @@ SPEED_ONLY = {
 }
 """Arguments that decide how fast, not what: a run may go on with others. (max_model_len shows in `context`.)"""
 
+
+MOST_PICTURES = 64
+"""In one prompt. It costs no memory that they may be so many, only that they may be large."""
 
 REFUSED = {
     "allowed_local_media_path",
@@ -187,6 +199,11 @@ def choose_arguments(
     have, or that is ours to set.
     """
     check_torchvision()
+    if model.vision and find_spec("torchvision") is None:
+        raise EngineError(
+            f"vLLM loads no vision model, as {model.name} is, without torchvision",
+            fix="install the torchvision that fits this torch, or judge with --engine transformers",
+        )
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform as platform
 
@@ -204,7 +221,7 @@ def choose_arguments(
     weights = sum(file.stat().st_size for file in weight_files(model.path))
     chosen = {**default_arguments(model.context, weights, gpus, reading), **given}
     if model.vision:
-        chosen.setdefault("limit_mm_per_prompt", {"image": 0})
+        chosen.setdefault("limit_mm_per_prompt", {"image": MOST_PICTURES if sees(model) else 0, "video": 0})
     return chosen, platform.get_device_name() if gpus else "cpu"
 
 
@@ -273,7 +290,7 @@ class VllmEngine:
             log = Path(name)
         with output_to(log):
             chosen, device = choose_arguments(model, arguments or {}, reading)
-            encoder = ChatEncoder(model.path)
+            encoder = ChatEncoder(model.path, vision_of(model, chosen.get("mm_processor_kwargs")))
             try:
                 os.environ[vllm_plugin.OWNER] = str(os.getpid())
                 engine = _async_llm(model, {"use_tqdm_on_load": verbose, **chosen})
@@ -311,7 +328,7 @@ class VllmEngine:
 
     async def _think(self, ask: Ask) -> list[int]:
         """What the model thinks before it answers, its end with it."""
-        prompt, most = self._codec.thinking(ask)
+        prompt, most = await aside(ask, partial(self._codec.thinking, ask))
         if not most:
             return []
         parameters = _sampling(
@@ -321,13 +338,15 @@ class VllmEngine:
             detokenize=False,
             stop_token_ids=self._codec.thought_ends,
         )
-        output = await self._generate(prompt, parameters)
+        if ask.pictures:
+            prompt = self._encoder.encode(ask.messages, think=True, whole=False)
+        output = await self._generate(ask, prompt, parameters)
         return list(output.outputs[0].token_ids)
 
     async def _write(self, ask: Ask, thought: Sequence[int] | None) -> Completion:
         from vllm.sampling_params import StructuredOutputsParams
 
-        prepared = self._codec.prepare(ask, thought)
+        prepared = await aside(ask, partial(self._codec.prepare, ask, thought))
         parameters = _sampling(
             temperature=ask.temperature,
             seed=ask.seed if ask.temperature else None,
@@ -338,7 +357,8 @@ class VllmEngine:
                 json=vllm_plugin.request_schema(dict(ask.schema), prepared.budget)
             ),
         )
-        output = await self._generate(prepared.prompt, parameters)
+        sent = self._codec.placeheld(ask, thought) if ask.pictures else prepared.prompt
+        output = await self._generate(ask, sent, parameters)
         written = output.outputs[0]
         return self._codec.completion(
             prepared,
@@ -350,28 +370,29 @@ class VllmEngine:
 
     async def _read(self, ask: Ask, thought: Sequence[int] | None) -> Completion:
         """The labels' probabilities after the prompt, in one token and without a grammar."""
-        prompt = self._codec.label_prompt(ask, thought)
+        prompt = await aside(ask, partial(self._codec.label_prompt, ask, thought))
         tokens = [token for label in ask.labels for token in self._codec.label_ids(label)]
         parameters = _sampling(temperature=0, max_tokens=1, detokenize=False, logprob_token_ids=tokens)
-        output = await self._generate(prompt, parameters)
+        sent = self._codec.placeheld(ask, thought) if ask.pictures else prompt
+        output = await self._generate(ask, sent, parameters)
         [logprobs] = _plain_logprobs(output.outputs[0].logprobs)
         return self._codec.reading(ask, prompt, logprobs, output.num_cached_tokens or 0)
 
-    async def _generate(self, prompt: list[int], parameters: Any) -> Any:
-        """vLLM's output for one request. Raises AskFailed, or EngineError when vLLM is gone."""
+    async def _generate(self, ask: Ask, prompt: list[int], parameters: Any) -> Any:
+        """vLLM's output for one request. prompt: with one placeholder for each of the ask's pictures. Raises
+        AskFailed, or EngineError when vLLM is gone."""
         from vllm import TokensPrompt
         from vllm.sampling_params import RequestOutputKind
         from vllm.v1.engine.exceptions import EngineDeadError
 
         parameters.output_kind = RequestOutputKind.FINAL_ONLY
         request = f"ask-{next(self._numbers)}"
+        sent = TokensPrompt(prompt_token_ids=prompt)
+        if pictures := ask.pictures:
+            pixels = await aside(ask, lambda: [picture.pixels() for picture in pictures])
+            sent["multi_modal_data"] = {"image": pixels}
         try:
-            outputs = [
-                output
-                async for output in self._engine.generate(
-                    TokensPrompt(prompt_token_ids=prompt), parameters, request_id=request
-                )
-            ]
+            outputs = [output async for output in self._engine.generate(sent, parameters, request_id=request)]
         except EngineDeadError as error:
             raise EngineError(
                 "vLLM has stopped",
