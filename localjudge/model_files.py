@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import sqlite3
 import struct
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,8 @@ from localjudge.errors import ModelError
 from localjudge.paths import cache_dir
 
 MANIFEST = "localjudge.json"
+_TOLD = (MANIFEST, "distill.json", "evaluation.json")
+"""What is told of a model in its own folder, and no engine reads."""
 INDEX = "model.safetensors.index.json"
 
 PICKLES = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib"}
@@ -109,9 +112,17 @@ def chat_template(path: Path) -> str | None:
 
 def fingerprint(path: Path) -> str:
     """SHA-256 over the sorted names and hashes of all files that can change an answer."""
-    others = [file for file in _files(path, {".json", ".jinja"}) if file.name != MANIFEST]
+    others = [file for file in _files(path, {".json", ".jinja"}) if file.name not in _TOLD]
     sentencepiece = path / "tokenizer.model"
-    files = {*weight_files(path), *others, *([sentencepiece] if sentencepiece.is_file() else [])}
+    return _digest(path, {*weight_files(path), *others, *([sentencepiece] if sentencepiece.is_file() else [])})
+
+
+def hash_weights(path: Path) -> str:
+    """SHA-256 over the sorted names and hashes of the weights alone."""
+    return _digest(path, set(weight_files(path)))
+
+
+def _digest(path: Path, files: set[Path]) -> str:
     hashes = hash_files(files)
     lines = sorted(f"{file.relative_to(path).as_posix()}\0{digest}\n" for file, digest in hashes.items())
     return hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -199,8 +210,13 @@ def _refuse_code(path: Path) -> None:
             )
 
 
-def _check_safetensors(file: Path) -> None:
-    """The header must be readable and describe exactly as many bytes as there are."""
+def count_parameters(path: Path) -> int:
+    """All numbers in a folder's weights. Raises ModelError."""
+    return sum(math.prod(shape) for file in weight_files(path) for shape in _check_safetensors(file))
+
+
+def _check_safetensors(file: Path) -> list[list[int]]:
+    """The shapes of its tensors. The header must be readable and describe exactly as many bytes as there are."""
     size = file.stat().st_size
     with file.open("rb") as opened:
         start = opened.read(8)
@@ -209,10 +225,12 @@ def _check_safetensors(file: Path) -> None:
     try:
         tensors = [value for name, value in json.loads(text).items() if name != "__metadata__"]
         end = 8 + length + max((tensor["data_offsets"][1] for tensor in tensors), default=0)
+        shapes = [tensor["shape"] for tensor in tensors]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         raise ModelError("has no readable safetensors header", where=str(file), fix=_AGAIN) from None
     if end != size:
         raise ModelError(f"is {size:,} bytes where its header describes {end:,}", where=str(file), fix=_AGAIN)
+    return shapes
 
 
 def _hash(file: Path, advance: Callable[[int], None]) -> str:

