@@ -26,7 +26,18 @@ from localjudge.offline import silence
 from localjudge.paths import cache_dir
 from localjudge.records import BadRecord, Record, read_records
 from localjudge.rows import Source
-from localjudge.run.runner import Settings, check_model, judge_record, judge_stream, label_plan, scan
+from localjudge.run.checklists import shared_folder
+from localjudge.run.runner import (
+    Settings,
+    bound_kind,
+    check_model,
+    check_sees,
+    judge_record,
+    judge_stream,
+    label_plan,
+    scan,
+    shelf_of,
+)
 from localjudge.run.store import CompletionCache
 from localjudge.verdict import Verdict
 
@@ -113,8 +124,10 @@ async def _judge(
         ]
         return [combine(spec, told[0].id, told, settings.combine, name) for told in panels]
     source = Path(records) if isinstance(records, str | Path) else records
-    check_model(spec, find_model(model) if isinstance(model, str) else model.model, settings)
+    known = find_model(model) if isinstance(model, str) else model.model
+    check_model(spec, known, settings)
     found = scan(source, spec, settings)
+    check_sees(known, found)
     # What another's server holds under a name may change: its completions are not kept.
     kept = cache_completions and (isinstance(model, str) or model.model.path is not None)
     completions = CompletionCache(cache_dir() / "completions.sqlite") if kept else None
@@ -143,9 +156,12 @@ async def _judge_all(
     places: dict[str, int] = {}
     verdicts: list[Verdict | None] = [None] * total
     plan = label_plan(spec, loaded.engine, settings)
+    how = bound_kind(spec, shelf_of(spec, loaded.model, settings, shared_folder() if completions else None))
 
     async def judge(record: Record | BadRecord) -> Verdict:
-        return await judge_record(spec, record, loaded.engine, loaded.model.name, settings, completions, plan)
+        return await judge_record(
+            spec, record, loaded.engine, loaded.model.name, settings, completions, plan, how=how
+        )
 
     def keep(verdict: Verdict) -> None:
         verdicts[places[verdict.id]] = verdict

@@ -48,6 +48,18 @@ class Decision(_Model):
     why: str = ""
 
 
+class Graded(_Model):
+    """One item of a checklist, and what the response earned on it: 0, 0.5 or 1."""
+
+    id: str
+    essential: bool
+    criterion: str
+    reference: str
+    weight: int
+    credit: float
+    rationale: str | None = None
+
+
 class Usage(_Model):
     """Tokens and asks behind a verdict.
 
@@ -71,6 +83,43 @@ class Usage(_Model):
         )
 
 
+class Suggestion(_Model):
+    """What would make a response better, in the judge's language. persona: whom it would serve; None of what the
+    technical stream found. because: what in the answers says so: a question's id, or a code."""
+
+    text: str
+    because: str
+    persona: str | None = None
+
+
+class Dual(_Model):
+    """Both streams of a dual-control judge; every score is 0 to 1.
+
+    technical: the weighted mean of `parts` (question -> score), without those that are None: they could not be
+        judged. personas: persona -> its score; mix: persona -> its share in `persona`, which is None where nobody
+        was asked (skipped: the funnel spared it).
+    gate: what closed it (`floor`, `contradicted`, or a code); empty: it is open.
+    weights: of the technical and the persona stream, as they were fused. fused: what they came to; ceiling: what a
+        closed gate multiplies that by, None of an open one.
+    prompt_id: the system prompt that made the response, where the record says. persona_usage: what of the verdict's
+        usage the readers took, and the choice of them.
+    """
+
+    technical: float
+    parts: dict[str, float | None]
+    persona: float | None = None
+    personas: dict[str, float] = Field(default_factory=dict)
+    mix: dict[str, float] = Field(default_factory=dict)
+    gate: list[str] = Field(default_factory=list)
+    weights: tuple[float, float]
+    fused: float
+    ceiling: float | None = None
+    skipped: bool = False
+    suggestions: list[Suggestion] = Field(default_factory=list)
+    prompt_id: str | None = None
+    persona_usage: Usage
+
+
 class Verdict(_Model):
     """One line of verdicts.jsonl.
 
@@ -82,11 +131,14 @@ class Verdict(_Model):
     red_lines: the codes that stand. decisions: of a judge that declares red lines, each of them.
     orders: what each order of a pair was answered, straight then swapped. Preferences are in the record's own A and
         B; the swapped order's texts are as they were written, with A and B exchanged.
+    dual: of a dual-control judge, both its streams.
     order_gap: of a pair that was read from probabilities, how far the two orders are apart on A (0 to 1).
     unsure: the label mass or the confidence was below what the run asked for, or a panel was split; the verdict
         counts all the same.
+    items: of a checklist, each of its items with its credit, which is in `answers` under its id as well.
     members: of a panel, the verdict of each member, whose `model` names it. split: the questions (question.code of
         flags) on which as many of them say one thing as another; a flag is then not raised.
+    decided_by: of a cascade, the model whose verdict this is.
     error: what went wrong, in one sentence, when status is not 'ok'.
     """
 
@@ -103,10 +155,13 @@ class Verdict(_Model):
     measures: dict[str, Measurement] = Field(default_factory=dict)
     dimensions: dict[str, float | None] = Field(default_factory=dict)
     grade: str | None = None
+    dual: Dual | None = None
     order_gap: float | None = None
     unsure: bool = False
+    items: list[Graded] | None = None
     members: list[Verdict] | None = None
     split: list[str] = Field(default_factory=list)
+    decided_by: str | None = None
     error: str | None = None
     judge: str
     model: str

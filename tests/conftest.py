@@ -95,3 +95,22 @@ def random_engine(loop: Loop, random_model: LocalModel) -> Iterator[Any]:
     """Real vLLM with the random model, in float32, where rounding is too small to change which of two random
     numbers is larger; it tells the probabilities of the whole vocabulary when asked."""
     yield from _engine(loop, random_model, max_logprobs=-1, dtype="float32")
+
+
+VLLM = {"engine", "random_engine"}
+OWN_VLLM = ("tests/engines/test_vllm_killed.py", "tests/engines/test_server.py", "tests/test_serving.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For `pytest -n 2 --dist loadgroup`: whatever needs vLLM in one process, the longest work and so the first,
+    so that no two models are loaded at once; of the rest each file in one, with its own fixtures."""
+
+    def group(item: pytest.Item) -> str:
+        file = item.nodeid.partition("::")[0]
+        if file in OWN_VLLM or VLLM & set(getattr(item, "fixturenames", ())):
+            return "vllm"
+        return "airgap" if file.startswith("tests/airgap/") else file
+
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(group(item)))
+    items.sort(key=lambda item: group(item) != "vllm")

@@ -117,7 +117,7 @@ class ScriptedEngine:
 
     def key(self, ask: Ask) -> str:
         asked = [
-            [[message.role, message.text] for message in ask.messages],
+            [message.content for message in ask.messages],
             ask.schema,
             ask.budget,
             ask.temperature,

@@ -74,7 +74,7 @@ def records(tmp_path: Path) -> Path:
     ("words", "says"),
     [
         ("run pairwsie {pairs} -m {model} -o out", "no judge called 'pairwsie' did you mean 'pairwise'?"),
-        ("run zebra {pairs} -m {model} -o out", "known: answer-quality, completability, pairwise,"),
+        ("run zebra {pairs} -m {model} -o out", "known: answer-quality, checklist, completability, dual-control, pairwise,"),
         (
             "run {typo} {pairs} -m {model} -o out",
             "typo.yaml:3: 'rational' is not a known key: did you mean 'rationale'?",
@@ -199,7 +199,7 @@ def test_help_is_there_at_once() -> None:
         (["judges", "show", "pairwise"], {"pyarrow"}),
         (["models"], {"jinja2", "outlines_core", "pyarrow"}),
     ],
-    ids=" ".join,
+    ids=lambda value: " ".join(sorted(value) if isinstance(value, set) else value),
 )
 def test_nothing_heavy_is_imported_before_it_is_needed(words: list[str], without: set[str]) -> None:
     heavy = {"torch", "transformers", "vllm", "datasets", "scipy", "outlines", "huggingface_hub", "numba"}
@@ -231,7 +231,7 @@ def test_judges_are_listed_with_what_they_take(call: Call) -> None:
     done = call("judges")
     assert (done.code, done.err) == (0, "")
     for name in judge_names():
-        assert re.search(rf"^{name} +(rubric|pairwise) +\w+", done.out, re.MULTILINE)
+        assert re.search(rf"^{name} +(rubric|pairwise|checklist|dual_control) +\w+", done.out, re.MULTILINE)
     assert re.search(r"^pairwise +pairwise +instruction, response_a, response_b$", done.out, re.MULTILINE)
 
 

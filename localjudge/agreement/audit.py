@@ -26,7 +26,7 @@ from localjudge.agreement.intervals import Units, intervals
 from localjudge.agreement.join import RESPONSES
 from localjudge.agreement.perturb import PERTURBATIONS, Case, Perturbation, Voice, changed_spec, turned, wording
 from localjudge.engines.base import Engine
-from localjudge.errors import LocalJudgeError, RecordsError, did_you_mean
+from localjudge.errors import JudgeError, LocalJudgeError, RecordsError, did_you_mean
 from localjudge.judge import pairwise
 from localjudge.judge.scoring import half_up
 from localjudge.judge.spec import JudgeSpec
@@ -35,7 +35,15 @@ from localjudge.paths import cache_dir
 from localjudge.records import BadRecord, Record, read_records
 from localjudge.report.summary import wilson
 from localjudge.run.progress import RunProgress
-from localjudge.run.runner import Settings, check_model, judge_record, judge_stream, label_plan, scan
+from localjudge.run.runner import (
+    Settings,
+    check_model,
+    check_sees,
+    judge_record,
+    judge_stream,
+    label_plan,
+    scan,
+)
 from localjudge.run.store import CompletionCache, RunDirectory, write_atomically
 from localjudge.verdict import Answer, Verdict
 
@@ -306,9 +314,13 @@ class AuditRun:
         """Judge the records as they are and changed; write what was found. Raises LocalJudgeError; completions
         reached are kept in the cache."""
         perturbations = chosen(self.only, self.wordings)
+        if self.spec.checklist:
+            fix = "audit a judge that asks the same of every record"
+            raise JudgeError(f"'{self.spec.name}' writes its own items, which a changed task changes", fix=fix)
         text = text_of(self.spec, self.text)
         check_model(self.spec, self.model, self.settings)
         found = scan(self.records, self.spec, self.settings)
+        check_sees(self.model, found)
         limit, mapping = self.settings.limit, self.settings.mapping
         read = read_records(self.records, self.spec.inputs, mapping=mapping, limit=limit)
         records = [record for record in read if not isinstance(record, BadRecord)]

@@ -558,6 +558,10 @@ class Calibrated:
         return cls(load(path, spec, fingerprint, mode), spec)
 
     @property
+    def has_threshold(self) -> bool:
+        return any(t.confidence is not None for it in self.calibration.evidence.values() for t in it.thresholds)
+
+    @property
     def provenance(self) -> dict[str, Any]:
         """What run.json says of it."""
         whole = self.calibration.model_dump_json()

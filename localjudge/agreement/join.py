@@ -23,7 +23,7 @@ from localjudge.errors import LocalJudgeError, RecordsError, RunError, did_you_m
 from localjudge.judge.questions import CANNOT
 from localjudge.judge.spec import JudgeSpec
 from localjudge.records import BadRecord, Record, read_records
-from localjudge.rows import shown
+from localjudge.rows import open_rows, shown
 from localjudge.run.runner import judge_of
 from localjudge.run.store import RunDirectory, read_verdicts
 from localjudge.verdict import STATUSES, Verdict
@@ -32,6 +32,12 @@ RESPONSES = ("response", "answer", "output", "completion", "candidate", "reply",
 """Inputs that are what is judged, for the baseline of length; else the last required one."""
 
 MOST_SLICES = 50
+
+ANNOTATOR = "annotator"
+"""The field of a gold file that says whose labels a row has. What one says of a record last counts."""
+
+WITHDRAWN = "withdrawn"
+"""The field of such a row that lists the fields in which its person now says nothing of the record."""
 
 ABSTAINED = "said to be unjudgeable"
 """Where a verdict is ok and the judge says of this question that it cannot be judged."""
@@ -275,17 +281,27 @@ class _Source:
 
 
 class _Labels:
-    """Labels as they are read: target -> annotator -> id -> number. bad: what could not be read."""
+    """Labels as they are read: target -> annotator -> id -> number. bad: what could not be read. picked, sighted:
+    ids whose labels were sought for a reason, and given with the judge's verdict in sight, as a gold file says."""
 
     def __init__(self, theirs: Mapping[str, str]) -> None:
         self.theirs = theirs
         self.told: dict[str, dict[str, dict[str, float]]] = {}
         self.bad: list[str] = []
+        self.picked: set[str] = set()
+        self.sighted: set[str] = set()
         self.read = 0
         self.tie = False
 
-    def add(self, gold: GoldField, targets: Sequence[Target], record: Record, value: Any) -> None:
-        if value is None or value == "":
+    def add(
+        self, gold: GoldField, targets: Sequence[Target], record: Record, value: Any, by: str | None = None
+    ) -> None:
+        """by: the one person whose labels these are; what they said of the record before counts no more."""
+        field = gold.field if by is None else f"{gold.field}.{by}"
+        nothing = value is None or value == ""
+        if by is not None and (not nothing or gold.field in (record.fields.get(WITHDRAWN) or ())):
+            self._forget(f"{gold.file.name}:{field}" if gold.file else field, targets, record.id)
+        if nothing:
             return
         for target in targets:
             each = people_in(target, value)
@@ -299,9 +315,17 @@ class _Labels:
                     self.bad.append(f"{record.where}: id {shown(record.id)}: {error}")
                     continue
                 self.tie |= target.kind == "preference" and number == 2
-                who = f"{gold.field}.{place}" if len(each) > 1 else gold.field
+                who = f"{field}.{place}" if len(each) > 1 else field
                 who = f"{gold.file.name}:{who}" if gold.file else who
                 self.told.setdefault(target.name, {}).setdefault(who, {})[record.id] = number
+
+    def _forget(self, who: str, targets: Sequence[Target], record_id: str) -> None:
+        for target in targets:
+            people = self.told.get(target.name, {})
+            if record_id in people.get(who, {}):
+                del people[who][record_id]
+                if not people[who]:
+                    del people[who]
 
     def refuse_bad(self) -> None:
         if self.bad:
@@ -392,6 +416,12 @@ def _records(path: Path, mapping: Mapping[str, str], limit: int | None) -> Itera
     return read_records(path, [], mapping=mapping, limit=limit)
 
 
+def _names_people(file: Path) -> bool:
+    """Whether each row says who labelled it, so that a record may have several; see `view.labels`."""
+    first = next(iter(open_rows(file)[0]), None)
+    return first is not None and first.data is not None and ANNOTATOR in first.data
+
+
 def _read_file(
     file: Path, golds: Sequence[tuple[GoldField, Sequence[Target]]], labels: _Labels, gold_id: str | None
 ) -> None:
@@ -400,16 +430,25 @@ def _read_file(
     seen: set[str] = set()
     bad: list[BadRecord] = []
     has_id = False
-    for record in _records(file, mapping, None):
+    by_person = _names_people(file)
+    for record in read_records(file, [], mapping=mapping, repeats=by_person):
         if isinstance(record, BadRecord):
             bad.append(record)
             continue
+        by = record.fields.get(ANNOTATOR) if by_person else None
+        if by_person and (not isinstance(by, str) or not by):
+            bad.append(BadRecord(record.id, record.where, f"'{ANNOTATOR}' is {shown(by)}: say who labelled it"))
+            continue
+        if by_person and record.fields.get("picked", "random") != "random":
+            labels.picked.add(record.id)
+        if by_person and record.fields.get("blind") is False:
+            labels.sighted.add(record.id)
         has_id |= "id" in record.fields
         if missing:
             seen.update(name for name in record.fields if not name.startswith("\0"))
             missing = {place for place in missing if _found(record, place) is None}
         for gold, targets in golds:
-            labels.add(gold, targets, record, _found(record, gold.field))
+            labels.add(gold, targets, record, _found(record, gold.field), by)
     if bad:
         lines = "\n  ".join(f"{record.where}: {record.problem}" for record in bad[:5])
         more = f"\n  and {len(bad) - 5} more" if len(bad) > 5 else ""
@@ -449,7 +488,10 @@ def _meet(
     if not judged:
         lost = ", ".join(f"{n} {status}" for status, n in statuses.items() if n)
         raise RunError(f"no record was judged: {lost}", where=str(opened.path))
-    return [side.joined(opened, total, judged, rows, source, slices, grouped) for side in sides]
+    joined = [side.joined(opened, total, judged, rows, source, slices, grouped) for side in sides]
+    for one in joined:
+        one.notes.extend(_how_labelled(one.ids, labels))
+    return joined
 
 
 def _with_tie(target: Target) -> Target:
@@ -579,6 +621,18 @@ def _few(name: str, values: list[str]) -> list[str]:
             fix=f"slice by a field of at most {MOST_SLICES} values",
         )
     return values
+
+
+def _how_labelled(ids: Sequence[str], labels: _Labels) -> list[str]:
+    found = []
+    if picked := sum(record_id in labels.picked for record_id in ids):
+        found.append(
+            f"{picked:,} of {len(ids):,} records were not picked for labelling at random: the figures, and a "
+            "corrected headline above all, speak of such records, not of the whole run"
+        )
+    if sighted := sum(record_id in labels.sighted for record_id in ids):
+        found.append(f"{sighted:,} of {len(ids):,} records were labelled with the judge's verdict in sight")
+    return found
 
 
 def _notes(counts: Counts, side: _Side, rows: Mapping[str, _Row]) -> list[str]:

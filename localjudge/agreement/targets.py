@@ -66,8 +66,10 @@ def targets_of(spec: JudgeSpec) -> dict[str, list[Target]]:
     """What can be held against people: name -> the target, or the several that the codes of flags are."""
     found: dict[str, list[Target]] = {}
     labels: tuple[str, ...]
-    for question in spec.questions:
+    for question in spec.questions if not spec.checklist else ():  # whose items are each task's own: `items`
         name = question.id
+        if spec.dual_control and name in spec.dual_control.not_of_all:
+            continue
         if spec.kind == "pairwise" and name == "preference":
             labels = ("A", "B", "tie") if spec.tie else ("A", "B")
             found[name] = [Target(name, "preference", labels, question=name)]

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from localjudge import guard
-from localjudge.cli import agreement, airgap, judges, models, run, runs
+from localjudge.cli import agreement, airgap, checklist, distill, judges, models, run, runs, student, view
 from localjudge.errors import LocalJudgeError
 
 app = typer.Typer(
@@ -23,6 +23,12 @@ app = typer.Typer(
 )
 app.add_typer(judges.app, name="judges")
 app.add_typer(models.app, name="models")
+app.add_typer(checklist.app, name="checklist")
+app.add_typer(distill.app, name="distill")
+distill.app.command("evaluate")(student.evaluate)
+distill.app.command("card")(student.card)
+distill.app.command("cut")(student.cut)
+distill.app.command("rounds")(student.rounds)
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run.run,
     "serve": run.serve,
@@ -37,6 +43,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "compare-judges": agreement.compare_judges,
     "calibrate": agreement.calibrate,
     "audit": agreement.audit,
+    "view": view.view,
 }
 for name, command in COMMANDS.items():
     app.command(name)(command)

@@ -30,8 +30,8 @@ Gold = Annotated[
     typer.Option(
         "--gold",
         help="[QUESTION=]FIELD of the run's records, or [QUESTION=]FILE:FIELD: what people say. A field may hold "
-        "a list, one label a person. QUESTION may also be overall, passed, or flags.CODE. Repeatable: several "
-        "people, or several questions.",
+        "a list, one label a person. QUESTION may also be overall, passed, or flags.CODE, and of a checklist judge "
+        "items: credits by item. Repeatable: several people, or several questions.",
     ),
 ]
 Labels = Annotated[
@@ -67,9 +67,15 @@ def agree(
 
     Writes agreement.json, agreement.md and figures into the run's folder.
     """
+    from localjudge.agreement.items import ITEMS, agree_items
     from localjudge.agreement.render import print_agreement
     from localjudge.agreement.writing import Asked, agree_run
 
+    for text in [text for text in gold if text.startswith(ITEMS)]:
+        held, file = agree_items(directory, text.removeprefix(ITEMS), records)
+        print(f"{held.markdown()}\n{file}")
+    if not (gold := [text for text in gold if not text.startswith(ITEMS)]):
+        return
     asked = Asked(gold, slices or [], group, records, gold_id, named_pairs(label or [], "--label"))
     result, files = agree_run(directory, asked, seed=seed, epsilon=epsilon, draw=not no_figures)
     print_agreement(result)

@@ -29,6 +29,10 @@ from localjudge.cli.options import (
 from localjudge.errors import LocalJudgeError
 
 if TYPE_CHECKING:
+    from localjudge.agreement.calibrate import Calibrated
+    from localjudge.engines.start import Choice
+    from localjudge.judge.items import Checklist, Kept
+    from localjudge.judge.spec import JudgeSpec
     from localjudge.run.suite import SuiteRun
 
 
@@ -84,8 +88,29 @@ def run(
     calibration: Annotated[
         Path | None, typer.Option(help="Correct probabilities by this file, which `localjudge calibrate` made.")
     ] = None,
+    escalate_to: Annotated[
+        str | None,
+        typer.Option(help="A second, larger model, which judges what the first one doubts: a cascade of the two."),
+    ] = None,
+    below: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, max=1.0, help="Doubt is less confidence than this; by default what --calibration asks for."
+        ),
+    ] = None,
+    checklist: Annotated[
+        Path | None,
+        typer.Option(help="Checklist judge: grade every record by this one, JSON or YAML; not by one it writes."),
+    ] = None,
+    gold: Annotated[
+        str | None,
+        typer.Option(help="Checklist judge: in the end, kappa against people's item credits, FIELD or FILE:FIELD."),
+    ] = None,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Judge again what ended as engine_error or incomplete.")
+    ] = False,
+    funnel: Annotated[
+        bool, typer.Option("--funnel", help="Dual control: ask no persona about what the gate has failed.")
     ] = False,
     no_suite: Annotated[
         bool, typer.Option("--no-suite", help="The judge alone, though a suite.yaml lies beside it.")
@@ -107,11 +132,12 @@ def run(
     A judge with a suite.yaml beside it is judged with the others that it names, in one load of the model, into
     OUT/MODEL/TIME: a report, results.json, and one JSON a record. --set then takes JUDGE.key=value.
     """
-    from localjudge.engines.start import Choice, choose_engine
+    from localjudge.engines.start import choose_engine
     from localjudge.judge.loading import load_judge
     from localjudge.judge.suite import find_suite, load_suite
     from localjudge.offline import silence
     from localjudge.report.markdown import opening
+    from localjudge.run.cascade import CascadeRun
     from localjudge.run.panel import PanelRun, member_folder
     from localjudge.run.runner import Run, Settings
     from localjudge.run.session import run_to_end
@@ -122,6 +148,7 @@ def run(
     suite = load_suite(found, settings or [], language) if found else None
     of_suites = {"--checks-only": checks_only, "--fresh": fresh, "--output-format": output_format != "full"}
     _check_what_is_asked(judge, suite is not None, of_suites, model or [], checks_only, calibration)
+    _check_cascade(suite is not None, model or [], escalate_to, below, calibration)
     chosen = Settings.of(
         mode=mode,
         min_mass=min_mass,
@@ -141,7 +168,7 @@ def run(
         guard.allow_url(url)
     choices = [
         choose_engine(engine, name, arguments, url=url, verbose=verbose, reading=mode == "score")
-        for name in model or ()
+        for name in (*(model or ()), *([escalate_to] if escalate_to else []))
     ]
 
     def say(text: str) -> None:
@@ -172,15 +199,10 @@ def run(
             for each in (choices or (None,))
         )
         return
-    spec = load_judge(judge, settings or [], language)
+    spec = _with_funnel(judge, settings or [], language) if funnel else load_judge(judge, settings or [], language)
+    correct = _correction(calibration, spec, choices[0], mode, doubts=escalate_to is not None and below is None)
 
-    correct = None
-    if calibration:
-        from localjudge.agreement.calibrate import Calibrated
-
-        correct = Calibrated.load(calibration, spec, choices[0].model.fingerprint, mode)
-
-    def of(choice: Choice, directory: Path) -> Run:
+    def of(choice: Choice, directory: Path, correct: Calibrated | None = correct) -> Run:
         return Run(
             spec=spec,
             records=records,
@@ -192,11 +214,21 @@ def run(
             retry_failed=retry_failed,
             correct=correct,
             corrected_by=correct.provenance if correct else None,
+            checklist=_checklist(spec, checklist, gold),
             say=say,
         )
 
-    job: Run | PanelRun
-    if len(choices) == 1:
+    job: Run | PanelRun | CascadeRun
+    if escalate_to:
+        student, teacher = choices
+        job = CascadeRun(
+            of(student, member_folder(out, student.model.name)),
+            of(teacher, member_folder(out, teacher.model.name), None),
+            out,
+            below,
+            say,
+        )
+    elif len(choices) == 1:
         job = of(choices[0], out)
     else:
         members = [of(choice, member_folder(out, choice.model.name)) for choice in choices]
@@ -206,8 +238,8 @@ def run(
         stopped()
     print(opening(summary))
     print(f"verdicts  {out / 'verdicts.jsonl'}\nsummary   {out / 'summary.json'}\nreport    {out / 'report.md'}")
-    if not summary.statuses["ok"]:
-        raise typer.Exit(1)
+    _write_page(out, spec.language)
+    _end(summary.statuses["ok"], out, gold)
 
 
 def _check_what_is_asked(
@@ -230,6 +262,83 @@ def _check_what_is_asked(
         raise LocalJudgeError(what, where="--calibration", fix="leave it out, or judge with that model alone")
 
 
+def _end(judged: int, out: Path, gold: str | None) -> None:
+    if not judged:
+        raise typer.Exit(1)
+    if gold is None:
+        return
+    from localjudge.agreement.items import agree_items
+
+    held, file = agree_items(out, gold)
+    print(f"agreement {file}\n\n{held.markdown()}")
+
+
+def _checklist(spec: JudgeSpec, file: Path | None, gold: str | None) -> Kept | Checklist | None:
+    """The checklist of --checklist. Raises LocalJudgeError for what is of checklist judges alone."""
+    for option, value in (("--checklist", file), ("--gold", gold)):
+        if value is not None and not spec.checklist:
+            fix = "`localjudge agree` holds a run against people" if option == "--gold" else "leave it out"
+            raise LocalJudgeError(f"'{spec.name}' is a {spec.kind} judge, without items", where=option, fix=fix)
+    if file is None:
+        return None
+    from localjudge.run.checklists import read_file
+
+    return read_file(file)
+
+
+def _with_funnel(judge: str, settings: list[str], language: str | None) -> JudgeSpec:
+    from localjudge.judge.loading import load_judge
+
+    spec = load_judge(judge, settings, language)
+    if spec.kind != "dual_control":
+        what = f"'{spec.name}' is a {spec.kind} judge, which has no gate"
+        raise LocalJudgeError(what, where="--funnel", fix="leave it out")
+    return load_judge(judge, [*settings, "dual_control.funnel=true"], language)
+
+
+def _correction(
+    calibration: Path | None, spec: JudgeSpec, choice: Choice, mode: Mode, *, doubts: bool
+) -> Calibrated | None:
+    """doubts: it must say from which confidence on a verdict is not in doubt."""
+    if calibration is None:
+        return None
+    from localjudge.agreement.calibrate import Calibrated
+
+    correct = Calibrated.load(calibration, spec, choice.model.fingerprint, mode)
+    if doubts and not correct.has_threshold:
+        what = "it holds no confidence that a wanted agreement is had from"
+        fix = "calibrate with --agreement 0.9, or give --below"
+        raise LocalJudgeError(what, where=f"--calibration {calibration}", fix=fix)
+    return correct
+
+
+def _check_cascade(
+    suite: bool, models: list[str], escalate_to: str | None, below: float | None, calibration: Path | None
+) -> None:
+    if escalate_to is None:
+        if below is not None:
+            what = "says when a record goes to a second model"
+            raise LocalJudgeError(what, where="--below", fix="name that model: --escalate-to MODEL")
+        return
+    if suite or len(models) != 1:
+        what = "a suite is judged by one model" if suite else "a cascade has one first model"
+        fix = "--no-suite takes the judge alone" if suite else "give one -m"
+        raise LocalJudgeError(what, where="--escalate-to", fix=fix)
+    if below is None and calibration is None:
+        fix = "give --below 0.8, or a --calibration file with a threshold"
+        raise LocalJudgeError("nothing says what is in doubt", where="--escalate-to", fix=fix)
+
+
+def _write_page(folder: Path, language: str) -> None:
+    """What is judged is whole without it: that it cannot be written is no error."""
+    from localjudge.report.html.build import write_report
+
+    try:
+        print(f"{'page':<10}{write_report(folder, language=language)}")
+    except LocalJudgeError as error:
+        print(f"warning: no page: {error}", file=sys.stderr)
+
+
 def _run_suites(jobs: Iterable[SuiteRun]) -> None:
     from localjudge.run.session import run_to_end
 
@@ -242,6 +351,8 @@ def _run_suites(jobs: Iterable[SuiteRun]) -> None:
         print(told.opening)
         for key, file in (("report", "report.md"), ("results", "results.json"), ("projects", "projects")):
             print(f"{key:<10}{Path(told.folder) / file}")
+        if job.model is not None:
+            _write_page(Path(told.folder), next(iter(job.suite.judges.values())).language)
     if not scored:
         raise typer.Exit(1)
 

@@ -13,13 +13,43 @@ from localjudge.errors import LocalJudgeError
 
 
 def report(
-    directory: Annotated[Path, typer.Argument(help="A run's folder.")],
+    directories: Annotated[list[Path], typer.Argument(help="A run's folder; with --html a suite's, or several.")],
     record: Annotated[str | None, typer.Option(help="A record's id: print its own report alone.")] = None,
+    html: Annotated[
+        bool, typer.Option("--html", help="One page that opens anywhere; of several runs, one that compares them.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The page's file; by default report.html in the one folder.")
+    ] = None,
+    language: Annotated[str, typer.Option(help="en or zh: the page's labels.")] = "en",
 ) -> None:
-    """Make a run's summary and reports anew, and print the report."""
+    """Make a run's summary and reports anew, and print the report; or write them as a page.
+
+    Several runs' page shows them side by side: who wins, by how much in each criterion, the cases furthest apart,
+    and where two judges of the same records disagree.
+    """
     from localjudge.run.session import report_again
 
-    print(report_again(directory, record))
+    if not html:
+        given = {"-o": out is not None, "--language": language != "en"}
+        if len(directories) > 1:
+            raise LocalJudgeError("several runs are compared as a page", fix="give --html and -o FILE, or one run")
+        if wrong := [option for option, there in given.items() if there]:
+            raise LocalJudgeError("it is of the page", where=wrong[0], fix="give --html too")
+        print(report_again(directories[0], record))
+        return
+    from localjudge.report.html.build import write_comparison, write_report
+
+    if record is not None:
+        raise LocalJudgeError("a page is of all records", where="--record", fix="leave one of them out")
+    if len(directories) == 1:
+        if (directories[0] / "run.json").is_file():
+            report_again(directories[0])
+        print(write_report(directories[0], out, language))
+        return
+    if out is None:
+        raise LocalJudgeError("the page of several runs needs a place", where="-o", fix="give -o FILE")
+    print(write_comparison(directories, out, language))
 
 
 def import_(
@@ -78,7 +108,12 @@ def import_(
 
 def export(
     directory: Annotated[Path, typer.Argument(help="A run's folder.")],
-    to: Annotated[str, typer.Option("--to", help="jsonl, parquet, hf, or openai-batch.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", help="jsonl, parquet, hf, rewards (of checklists), preferences (of personas), or openai-batch."
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file, or for hf the folder, to write.")],
     force: Annotated[bool, typer.Option("--force", help="Replace it if it is there.")] = False,
     model_name: Annotated[
@@ -88,6 +123,9 @@ def export(
         str | None, typer.Option(help="openai-batch: the run's judge, if it has template files of its own.")
     ] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="With --judge: its key=value.")] = None,
+    margin: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="preferences: how far apart two responses must be to be a pair.")
+    ] = 0.1,
 ) -> None:
     """Write a run's verdicts as a flat table, one row each; or the requests that ask its judge elsewhere.
 
@@ -101,7 +139,7 @@ def export(
     if settings and not judge:
         raise LocalJudgeError("there is no --judge to set it of", where="--set", fix="give --judge too")
     spec = load_judge(judge, settings or []) if judge else None
-    done = write(directory, to, out, force=force, model_name=model_name, judge=spec)
+    done = write(directory, to, out, force=force, model_name=model_name, judge=spec, margin=margin)
     print(f"{done.rows} rows  {out}")
     if done.left_out:
         print(f"left out: {done.left_out} records; the first is {done.first_left_out}", file=sys.stderr)

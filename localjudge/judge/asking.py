@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from localjudge.engines.base import Ask, AskFailed, Completion
 from localjudge.errors import JudgeError
-from localjudge.judge.questions import TextQuestion, read_answers
+from localjudge.judge.questions import Question, TextQuestion, answer_schema, read_answers
 from localjudge.judge.spec import JudgeSpec
 from localjudge.judge.views import apply_view
 from localjudge.records import Record
@@ -52,25 +52,34 @@ async def answers_to(
     try. Raises AskFailed: its own status when all failed, 'incomplete' when only some did.
     """
 
-    async def one(fields: Mapping[str, Any], part: int) -> dict[str, Answer]:
-        questions = spec.asks[part]
-        try:
-            messages = spec.templates.messages(shown_of(spec, fields), {**spec.names_for(questions), **names})
-        except JudgeError as error:
-            # The templates were tried when the judge was loaded: it is this record that does not fit them.
-            raise AskFailed("invalid_record", f"{error.where}: {error.what}") from None
-        completion = await complete(Ask(messages=messages, schema=spec.schemas[part]))
-        try:
-            return read_answers(completion.text, questions, completion.distributions)
-        except ValueError as error:
-            raise AskFailed("engine_error", f"the answer is not valid: {error}") from None
-
     parts = range(len(spec.asks))
-    told = all_answered(await settled(one(fields, part) for fields in orders for part in parts))
+    told = all_answered(
+        await settled(ask_about(spec, fields, asked, complete, names) for fields in orders for asked in spec.asks)
+    )
     return [
         {name: answer for answers in told[i : i + len(parts)] for name, answer in answers.items()}
         for i in range(0, len(told), len(parts))
     ]
+
+
+async def ask_about(
+    spec: JudgeSpec,
+    fields: Mapping[str, Any],
+    questions: Sequence[Question],
+    complete: Complete,
+    names: Mapping[str, Any],
+) -> dict[str, Answer]:
+    """Put these questions about these inputs in one ask, and read the answers. Raises AskFailed."""
+    try:
+        messages = spec.templates.messages(shown_of(spec, fields), {**spec.names_for(questions), **names})
+    except JudgeError as error:
+        # The templates were tried when the judge was loaded: it is this record that does not fit them.
+        raise AskFailed("invalid_record", f"{error.where}: {error.what}") from None
+    completion = await complete(Ask(messages=messages, schema=answer_schema(questions)))
+    try:
+        return read_answers(completion.text, questions, completion.distributions)
+    except ValueError as error:
+        raise AskFailed("engine_error", f"the answer is not valid: {error}") from None
 
 
 async def settled(asks: Iterable[Awaitable[T]]) -> list[T | AskFailed]:

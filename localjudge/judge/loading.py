@@ -11,10 +11,17 @@ from typing import Any
 from localjudge import yamlfile
 from localjudge.decoding.grammar import check_schema
 from localjudge.errors import JudgeError, did_you_mean, nearest
-from localjudge.judge.prompt import Source
+from localjudge.images import example
+from localjudge.judge.items import STEPS
+from localjudge.judge.personas import read_library, read_personas
+from localjudge.judge.prompt import IMAGE, Source
 from localjudge.judge.spec import ROLES, JudgeSpec
+from localjudge.judge.streams import Policy
 from localjudge.paths import data_dir
 from localjudge.yamlfile import Document
+
+MOST_PLACED = 16
+"""How many pictures a template may place one by one, each by its number."""
 
 
 def judge_names() -> dict[str, Path]:
@@ -67,15 +74,17 @@ def _template_sources(spec: JudgeSpec, document: Document) -> dict[str, Source]:
     """role -> its template: in the judge's file, else beside it (first in its language), else the kind's own; and
     `report`, where there is one beside it."""
     folder = document.path.parent
+    roles = (*ROLES, *STEPS) if spec.checklist else ROLES
     beside = {
         role: [f"{role}.{spec.language}.{end}", f"{role}.{end}"]
-        for role, end in (*((role, "j2") for role in ROLES), ("report", "md.j2"))
+        for role, end in (*((role, "j2") for role in roles), ("report", "md.j2"))
     }
     if document.path.stem.split(".")[0] == "judge":
-        known = re.compile(r"(system|user)(\.(en|zh))?\.j2|report(\.(en|zh))?\.md\.j2")
+        known = re.compile(rf"({'|'.join(roles)})(\.(en|zh))?\.j2|report(\.(en|zh))?\.md\.j2")
         for file in sorted(folder.glob("*.j2")):
             if not known.fullmatch(file.name):
-                fix = "a judge's templates are system.j2, user.j2 and report.md.j2: rename it, or move it away"
+                known_names = ", ".join(f"{role}.j2" for role in roles)
+                fix = f"a judge's templates are {known_names} and report.md.j2: rename it, or move it away"
                 raise JudgeError("no template is called so", where=str(file), fix=fix)
     default = data_dir("prompts") / "_default" / spec.kind
     sources = {}
@@ -87,7 +96,7 @@ def _template_sources(spec: JudgeSpec, document: Document) -> dict[str, Source]:
             sources[role] = Source(where, 1 if put else document.text_starts((role,)), own)
             continue
         found = [folder / name for name in names if (folder / name).is_file()]
-        if role in ROLES:
+        if role in roles:
             found.append(default / f"{role}.{spec.language}.j2")
         if found:
             sources[role] = Source(str(found[0]), 1, yamlfile.read_text(found[0], JudgeError))
@@ -104,6 +113,7 @@ def load_judge(name_or_path: str | Path, settings: Iterable[str] = (), language:
     document = yamlfile.load(_in_language(_find(name_or_path), language), JudgeError)
     if isinstance(document.data, dict):
         document = yamlfile.override(document, settings, JudgeError)
+        _read_readers(document)
     spec = yamlfile.validate(JudgeSpec, document, JudgeError)
     for schema in spec.schemas:
         check_schema(schema)
@@ -115,6 +125,27 @@ def load_judge(name_or_path: str | Path, settings: Iterable[str] = (), language:
     spec.equip(sources)
     _try_templates(spec, document)
     return spec
+
+
+def _read_readers(document: Document) -> None:
+    """Put what a dual-control judge keeps in files of their own into its data: `personas`, which is a folder or a
+    list of files, `library` and `policy`; paths are relative to the judge's. Raises JudgeError."""
+    section = document.data.get("dual_control")
+    if not isinstance(section, dict):
+        return
+    folder = document.path.parent
+    library = None
+    if isinstance(section.get("library"), str):
+        library = read_library(folder / section["library"])
+        section["library"] = library.model_dump(mode="json")
+    if isinstance(section.get("policy"), str):
+        file = yamlfile.load(folder / section["policy"], JudgeError)
+        section["policy"] = yamlfile.validate(Policy, file, JudgeError).model_dump(mode="json")
+    told = section.get("personas")
+    files = [told] if isinstance(told, str) else told
+    if isinstance(files, list) and files and all(isinstance(file, str) for file in files):
+        personas = [persona for file in files for persona in read_personas(folder / file, library)]
+        section["personas"] = [persona.model_dump(mode="json") for persona in personas]
 
 
 def load_wordings(
@@ -149,6 +180,26 @@ def _apart_from_words(spec: JudgeSpec) -> dict[str, Any]:
     }
 
 
+def example_fields(spec: JudgeSpec, text: str) -> dict[str, Any]:
+    """Inputs to try templates with: `text`, with the name in its place, and as few pictures as the templates are
+    content with, of each input as many. Raises JudgeError."""
+    for number in range(1, MOST_PLACED + 1):
+        fields: dict[str, Any] = {
+            item.name: [example(f"{item.name} {i}") for i in range(1, number + 1)]
+            if item.type == "images"
+            else text.format(item.name)
+            for item in spec.inputs
+        }
+        try:
+            spec.templates.messages(fields, spec.template_names)
+        except JudgeError:
+            if number == MOST_PLACED or not spec.takes_images:
+                raise
+        else:
+            break
+    return fields
+
+
 def _try_templates(spec: JudgeSpec, document: Document) -> None:
     """Every input must be shown. Render with all of them and with the required ones only, so that what is wrong
     shows before a run.
@@ -156,19 +207,28 @@ def _try_templates(spec: JudgeSpec, document: Document) -> None:
     Inputs of JSON are left to real records: what their templates look for cannot be guessed.
     """
     shown: set[str] = set()
+    pictured = {item.name for item in spec.inputs if item.type == "images"}
     if "inputs" in spec.templates.used:
         shown = {item.name for item in spec.inputs}
     if any(item.type == "json" for item in spec.inputs):
         shown |= spec.templates.used
+        shown |= pictured if IMAGE in spec.templates.used else set()
     else:
-        marks = {item.name: f"Text of {item.name}." for item in spec.inputs}
+        marks = example_fields(spec, "Text of {}.")
         required = {item.name: None if item.optional else marks[item.name] for item in spec.inputs}
         spec.templates.messages(required, spec.template_names)
         messages = spec.templates.messages(marks, spec.template_names)
+        for step in STEPS if spec.checklist else ():
+            spec.step(step).messages(required, spec.template_names)
+            messages += spec.step(step).messages(marks, spec.template_names)
         if not any(message.role == "user" for message in messages):
             raise JudgeError("the user template writes nothing", where=document.where(("user",)))
         text = "".join(message.text for message in messages)
-        shown = {name for name, mark in marks.items() if mark.casefold() in text.casefold()}
+        shown = {
+            name for name, mark in marks.items() if name not in pictured and mark.casefold() in text.casefold()
+        }
+        placed = {picture for message in messages for _, picture in message.images}
+        shown |= {name for name in pictured if placed.intersection(marks[name])}
     for place, item in enumerate(spec.inputs):
         if item.name not in shown:
             raise JudgeError(

@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from localjudge.images import Picture
 from localjudge.judge.checks import Measured
 from localjudge.judge.counting import CountBand, Measure, Scoring, Where
 from localjudge.judge.questions import CANNOT
@@ -41,7 +42,7 @@ def texts_of(value: Any) -> list[str]:
         return [text for inner in value.values() for text in texts_of(inner)]
     if isinstance(value, list):
         return [text for inner in value for text in texts_of(inner)]
-    return [] if value is None or isinstance(value, bool) else [str(value)]
+    return [] if value is None or isinstance(value, bool | Picture) else [str(value)]
 
 
 def verified(findings: Sequence[Finding], texts: Sequence[str]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from localjudge.judge import rubric
+from localjudge.judge import checklist, dual_control, rubric
 from localjudge.judge.checks import Checked, Measured, Settled
 from localjudge.judge.questions import (
     CANNOT,
@@ -67,6 +67,10 @@ def combine(spec: JudgeSpec, record_id: str, members: Sequence[Verdict], how: Co
             judge=spec.name,
             model=model,
         )
+    elif spec.kind == "checklist":
+        verdict = checklist.combined(spec, record_id, judged, how, model)
+    elif spec.kind == "dual_control":
+        verdict = dual_control.combined(spec, record_id, answers, judged, how, model)
     else:
         verdict = _rubric(spec, record_id, answers, judged, how, model)
     nearest = min(judged, key=lambda member: abs(_overall(member) - _overall(verdict)))
@@ -172,6 +176,8 @@ def ratings(spec: JudgeSpec, verdict: Verdict) -> Mapping[str, tuple[list[str], 
     """What the members of a panel's verdict answered, for their agreement: question, or question.code of flags ->
     their labels and, of a question that counts, the numbers of those who could judge it."""
     found: dict[str, tuple[list[str], list[float] | None]] = {}
+    if spec.checklist:
+        return found  # each member may have a checklist of its own
     judged = [member for member in verdict.members or () if member.status == "ok"]
     for question in spec.own_questions:
         told = [member.answers[question.id] for member in judged if question.id in member.answers]

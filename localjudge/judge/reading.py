@@ -7,6 +7,7 @@ Texts are not asked. A label that is not one token for the model is shown as a l
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 import string
 from collections.abc import Callable, Mapping, Sequence
@@ -65,7 +66,7 @@ def _meaning(question: Question, label: str) -> str:
     return question.options.get(label, "") if isinstance(question, ChoiceQuestion) else ""
 
 
-def _tail(spec: JudgeSpec, question: Question, shown: Mapping[str, str], code: str | None) -> str:
+def tail_of(spec: JudgeSpec, question: Question, shown: Mapping[str, str], code: str | None) -> str:
     """The end of the user's message: one question, and its labels."""
     asked = f"{code}: {question.codes[code]}" if code and isinstance(question, FlagsQuestion) else ""
     lines = []
@@ -136,7 +137,7 @@ async def readings_of(
 
         async def ask(question: Question, code: str | None) -> Completion:
             shown = plan[question.id]
-            message = Message("user", f"{user.text}\n\n{_tail(spec, question, shown, code)}")
+            message = dataclasses.replace(user, text=f"{user.text}\n\n{tail_of(spec, question, shown, code)}")
             return await complete(Ask((*before, message), labels=tuple(shown)))
 
         # The first read fills the prefix cache that the others then find.
@@ -158,6 +159,26 @@ async def readings_of(
             }
         )
     return answers
+
+
+async def read_each(
+    spec: JudgeSpec,
+    messages: Sequence[Message],
+    questions: Sequence[Question],
+    shown: Mapping[str, str],
+    complete: Complete,
+) -> list[Answer]:
+    """Read the labels of each of these questions, none of them flags, at the end of the same messages. shown: as a
+    plan has it, for all of them. Raises AskFailed as `asking.answers_to` does."""
+    *before, user = messages
+
+    async def ask(question: Question) -> Completion:
+        message = dataclasses.replace(user, text=f"{user.text}\n\n{tail_of(spec, question, shown, None)}")
+        return await complete(Ask((*before, message), labels=tuple(shown)))
+
+    first = await settled([ask(questions[0])])
+    told = all_answered(first + await settled(ask(question) for question in questions[1:]))
+    return [_answer(question, [completion], shown) for question, completion in zip(questions, told, strict=True)]
 
 
 async def tell(

@@ -141,3 +141,29 @@ def grade_of(score: float, grades: Mapping[str, Sequence[float]]) -> str:
     if not reached:
         raise ValueError(f"no grade begins at or below {score:g}")
     return max(reached, key=reached.__getitem__)
+
+
+def unit(value: float, low: float, high: float) -> float:
+    """A value of the scale `low` to `high` as a part of it, from 0 to 1."""
+    return float((_judged(value) - _judged(low)) / (_judged(high) - _judged(low)))
+
+
+def fact_share(supported: int, contradicted: int, unchecked: int = 0, worth: float | None = None) -> float | None:
+    """The share of the claims that are supported. Those not checkable leave the count, or are each worth `worth`.
+    None without a claim that counts."""
+    spare = unchecked if worth is not None else 0
+    total = supported + contradicted + spare
+    return float((supported + spare * Fraction(str(worth or 0))) / total) if total else None
+
+
+def fused(technical: float, persona: float, tau_technical: float, tau_persona: float) -> float:
+    """S = (tau_t S_t + tau_p S_p) / (tau_t + tau_p)."""
+    return weighted_mean({"t": technical, "p": persona}, {"t": tau_technical, "p": tau_persona})
+
+
+def gate_ceiling(floor: float, tau_technical: float, tau_persona: float) -> float:
+    """The least that an open gate lets through: a technical score at the floor, and a persona that likes nothing.
+    What is fused behind a closed gate is multiplied by it, so that no answer there, whomever it pleases, comes out
+    above one in front of it. A smaller persona weight alone does not do that: where personas weigh much, a plain
+    answer loses more by not pleasing than a wrong one by being wrong."""
+    return fused(floor, 0.0, tau_technical, tau_persona)

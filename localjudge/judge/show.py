@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from localjudge.decoding.vocabulary import Vocabulary
-from localjudge.judge.loading import load_judge
+from localjudge.judge.loading import example_fields, load_judge
 from localjudge.judge.spec import JudgeSpec
+from localjudge.judge.streams import DualControl
 from localjudge.judge.suite import find_suite, load_suite
 
 
@@ -18,13 +19,16 @@ def show(judge: str, settings: Iterable[str]) -> str:
     Where inputs are JSON, what templates look for in them cannot be made up: then the templates themselves.
     """
     spec = load_judge(judge, settings)
+    # A dual-control judge's readers have their own lines; the prompt is that of all which is asked of the material.
+    asked = [question for questions in spec.material_asks for question in questions]
+    names = spec.names_for(asked) if spec.dual_control else spec.template_names
     optional = [f"{item.name} (optional)" if item.optional else item.name for item in spec.inputs]
     lines = [
         f"{spec.name} {spec.version}: {spec.kind}, {spec.language}",
         spec.description,
         "",
         f"inputs     {', '.join(optional)}",
-        f"questions  {', '.join(f'{question.id} ({question.type})' for question in spec.asked)}",
+        f"questions  {', '.join(f'{question.id} ({question.type})' for question in asked)}",
         f"overall    {_overall(spec)}",
         *(f"pass       {one.id}: {', '.join(one.questions)}" for one in spec.passes),
         *(f"red line   {line.code} ({line.by}): {line.text}" for line in spec.red_lines),
@@ -33,10 +37,8 @@ def show(judge: str, settings: Iterable[str]) -> str:
     if any(item.type == "json" for item in spec.inputs):
         prompt = [(f"{role} template", source.text) for role, source in spec.templates.sources.items()]
     else:
-        messages = spec.templates.messages(
-            {item.name: f"[{item.name}]" for item in spec.inputs}, spec.template_names
-        )
-        prompt = [(message.role, message.text) for message in messages]
+        messages = spec.templates.messages(example_fields(spec, "[{}]"), names)
+        prompt = [(message.role, "".join(map(str, message.parts))) for message in messages]
     for head, text in prompt:
         lines += ["", f"--- {head} ---", text]
     return "\n".join(lines)
@@ -47,6 +49,11 @@ def _overall(spec: JudgeSpec) -> str:
         half = ["for a tie"] * spec.tie + ["when the two orders disagree"] * (spec.orders == "both")
         return "1 when A wins, 0 when B wins" + (f", a half {' or '.join(half)}" if half else "")
     scoring = spec.scoring
+    if spec.checklist:
+        passes = "" if scoring.pass_mark is None else f"; passes from {scoring.pass_mark:g}, unless a 3 has none"
+        return f"credit (none 0, half 0.5, full 1) of each item, weighted by the item's 1 to 3{passes}"
+    if spec.dual_control:
+        return _fused(spec.dual_control, scoring.pass_mark)
     if scoring.dimensions:
         parts = ", ".join(f"{part.id} x {part.weight:g} %" for part in scoring.dimensions)
         mean = f"weighted mean of {parts}, without what cannot be judged"
@@ -58,6 +65,23 @@ def _overall(spec: JudgeSpec) -> str:
     passes = f"; passes from {mark:g}" if mark is not None else ""
     fatal = [*spec.veto, *(line.code for line in spec.red_lines if line.fails)]
     return mean + passes + (f"; fails by any of {', '.join(fatal)}" if fatal else "")
+
+
+def _fused(section: DualControl, mark: float | None) -> str:
+    taus, gate = section.taus, section.gate
+    parts = ", ".join(f"{name} x {weight:g}" for name, weight in section.technical.items())
+    closed = [f"technical below {gate.floor:g}"]
+    closed += [f"{gate.contradicted} contradicted"] * bool(gate.contradicted)
+    closed += ["a safety flag"] * gate.safety
+    shrunk = f"persona x {gate.shrink:g}, and below whatever is in front of it"
+    passes = f"; passes from {mark:g}" if mark is not None else ""
+    lines = [
+        f"{section.profile}: technical x {taus.technical:g}, persona x {taus.persona:g}{passes}",
+        f"technical  weighted mean of {parts}, without what cannot be judged",
+        f"gate       closed by {', '.join(closed)}; behind it {'0' if gate.then == 'fail' else shrunk}",
+        *(f"persona    {one.id}: {', '.join(asked.id for asked in one.questions)}" for one in section.personas),
+    ]
+    return "\n".join(lines)
 
 
 def _mean(spec: JudgeSpec) -> str:
@@ -91,7 +115,7 @@ def _checked(spec: JudgeSpec, vocabulary: Vocabulary, counted: str) -> str:
         grammar = Grammar(schema, vocabulary)
         lines += [
             "",
-            *([f"pass          {spec.passes[place].id}"] if spec.passes else []),
+            *([f"pass          {spec.ask_names[place]}"] if spec.ask_names else []),
             json.dumps(schema, ensure_ascii=False, indent=2),
             "",
             f"least budget  {grammar.least} tokens an answer ({counted})",

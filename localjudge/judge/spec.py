@@ -22,7 +22,20 @@ from localjudge.judge.counting import (
     check_red_lines,
     overall_question,
 )
-from localjudge.judge.prompt import Source, Templates
+from localjudge.judge.items import (
+    CREDIT_ASK,
+    CREDIT_MEANINGS,
+    CREDITS,
+    STEPS,
+    ChecklistSettings,
+    form_of,
+    grade_schema,
+    hash_of,
+    rule_schema,
+    same_schema,
+    write_schema,
+)
+from localjudge.judge.prompt import IMAGE, Source, Templates
 from localjudge.judge.questions import (
     BandQuestion,
     ChoiceQuestion,
@@ -35,6 +48,7 @@ from localjudge.judge.questions import (
     spelled,
 )
 from localjudge.judge.scoring import weighted_mean
+from localjudge.judge.streams import SAFETY, DualControl, check_section
 from localjudge.judge.views import View
 from localjudge.records import Field as Field_
 from localjudge.yamlfile import Complaint, Whole
@@ -106,7 +120,7 @@ class JudgeSpec(BaseModel):
     passes: the asks that a large rubric is put in, which share all before their questions; by default one ask.
     red_lines: what fails a record or caps its overall, decided by the model (as flags, RED_LINES) or by code.
     checks: which code looks at a record first (`judge.checks`).
-    tie, orders: pairwise only.
+    tie, orders: pairwise only. dual_control, checklist: of that kind only.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -114,7 +128,7 @@ class JudgeSpec(BaseModel):
     name: Annotated[str, spelled(r"[a-z0-9][a-z0-9_.-]*", "small letters, digits, '-', '_' and '.'")]
     version: str = "1"
     language: Literal["en", "zh"] = "en"
-    kind: Literal["rubric", "pairwise"] = "rubric"
+    kind: Literal["rubric", "pairwise", "dual_control", "checklist"] = "rubric"
     description: str = ""
     inputs: Annotated[list[Input], Field(min_length=1)]
     system: str | None = None
@@ -129,12 +143,17 @@ class JudgeSpec(BaseModel):
     scoring: Scoring = Scoring()
     tie: Annotated[bool, Field(strict=True)] = False
     orders: Literal["both", "single"] = "both"
+    dual_control: DualControl | None = None
+    checklist: ChecklistSettings | None = None
 
     _templates: Templates = PrivateAttr()
     _report: Source | None = PrivateAttr(default=None)
+    _texts: dict[str, str] = PrivateAttr()
     _tail: Templates = PrivateAttr()
     _question_list: Templates = PrivateAttr()
     _digest: str = PrivateAttr()
+    _steps: dict[str, Templates] = PrivateAttr(default_factory=dict)
+    _writing_digest: str = PrivateAttr(default="")
 
     @field_validator("version", mode="before")
     @classmethod
@@ -184,6 +203,19 @@ class JudgeSpec(BaseModel):
         ]
         return {**data, "questions": own}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _a_checklist_asks_for_credit(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or data.get("kind") != "checklist":
+            return data
+        language = "zh" if data.get("language") == "zh" else "en"
+        ask, options = CREDIT_ASK[language], CREDIT_MEANINGS[language]
+        return {
+            "questions": [{"id": "credit", "type": "choice", "ask": ask, "options": options}],
+            "checklist": {},
+            **data,
+        }
+
     @model_validator(mode="after")
     def _hangs_together(self) -> JudgeSpec:
         ids = [question.id for question in self.questions]
@@ -200,11 +232,23 @@ class JudgeSpec(BaseModel):
             if name in TAKEN:
                 what = f"'{name}' means something else in templates: give the input another name"
                 raise Complaint(f"{what}, and --map it", "inputs", place)
+        if IMAGE in names and self.takes_images:
+            what = f"'{IMAGE}' is what templates place pictures with: give the input another name, such as 'images'"
+            raise Complaint(what, "inputs", names.index(IMAGE))
         if RED_LINES in ids:
             what = f"'{RED_LINES}' is what the declared red lines are asked as: give the question another id"
             raise Complaint(what, "questions", ids.index(RED_LINES), "id")
+        if (self.kind == "dual_control") != (self.dual_control is not None):
+            what = "a judge of the kind dual_control has a section 'dual_control', and no other has one"
+            raise Complaint(what, "dual_control" if self.dual_control else "kind")
+        if (self.kind == "checklist") != (self.checklist is not None):
+            raise Complaint("a section 'checklist' is of judges of that kind alone", "checklist")
         if self.kind == "pairwise":
             self._check_pairwise()
+        elif self.checklist is not None:
+            self._check_checklist(self.checklist)
+        elif self.dual_control is not None:
+            self._check_dual_control(self.dual_control)
         else:
             about = checks.KNOWN[self.checks] if self.checks else None
             check_red_lines(self.red_lines, self.questions, about)
@@ -225,8 +269,84 @@ class JudgeSpec(BaseModel):
                     what = f"'{name}' is no input: {did_you_mean(name, names)}"
                     raise Complaint(what, "questions", place, "quoted_from", i)
 
+    def _other_scoring(self, *allowed: str) -> list[str]:
+        """What of `scoring` is set, other than these: not model_fields_set, as a stored judge has every key."""
+        plain = Scoring()
+        keys = [key for key in Scoring.model_fields if key not in allowed]
+        return [key for key in keys if getattr(self.scoring, key) != getattr(plain, key)]
+
+    def _check_dual_control(self, section: DualControl) -> None:
+        for key, value in (("red_lines", self.red_lines), ("checks", self.checks)):
+            if value:
+                what = f"a dual-control judge has a policy and a gate: it takes no '{key}'"
+                raise Complaint(what, key)
+        if other := self._other_scoring("values", "pass_mark"):
+            what = f"how a dual-control judge counts is in its section: of 'scoring' it takes no '{other[0]}'"
+            raise Complaint(what, "scoring", other[0])
+        if self.tie or self.orders != "both":
+            raise Complaint("'tie' and 'orders' are for pairwise judges", "tie" if self.tie else "orders")
+        inputs = {item.name: item.type for item in self.inputs}
+        if "persona" in inputs:
+            what = "'persona' is who reads, in templates; a record may name one without its being an input"
+            raise Complaint(what, "inputs", list(inputs).index("persona"))
+        for place, item in enumerate(self.inputs):
+            if item.optional and item.name in (section.task, section.response):
+                raise Complaint("there is nothing to judge without it", "inputs", place)
+        check_section(section, self.questions, inputs, self.scoring, self.language)
+        for question_id, values in self.scoring.values.items():
+            question = next((one for one in self.questions if one.id == question_id), None)
+            if not isinstance(question, ChoiceQuestion) or set(values) != set(question.options):
+                what = f"scoring.values.{question_id} must be of a choice, and give each of its options"
+                raise Complaint(what, "scoring", "values", question_id)
+        self._check_findings()
+        self._check_mark()
+
+    def _check_checklist(self, section: ChecklistSettings) -> None:
+        for key, value in (
+            ("passes", self.passes),
+            ("red_lines", self.red_lines),
+            ("checks", self.checks),
+            ("rationale", self.rationale),
+            ("order", self.order != "rationale-first"),
+            ("tie", self.tie),
+            ("orders", self.orders != "both"),
+        ):
+            if value:
+                raise Complaint(f"a checklist judge asks item by item: it takes no '{key}'", key)
+        if other := self._other_scoring("pass_mark", "decimals", "grades"):
+            what = f"a checklist judge counts credits by the items' weights: of 'scoring' it takes no '{other[0]}'"
+            raise Complaint(what, "scoring", other[0])
+        credit, *others = self.questions
+        if others or not isinstance(credit, ChoiceQuestion) or list(credit.options) != list(CREDITS):
+            what = f"a checklist judge asks one question, 'credit', a choice of {', '.join(CREDITS)}: leave it out"
+            raise Complaint(what, "questions")
+        if credit.id != "credit" or credit.cannot:
+            what = "the question of a checklist judge is called 'credit', and every item can be judged"
+            raise Complaint(what, "questions", 0, "id" if credit.id != "credit" else "cannot")
+        inputs = {item.name: item for item in self.inputs}
+        for key in ("response", *({"reference"} & section.model_fields_set)):
+            name = getattr(section, key)
+            if name is not None and name not in inputs:
+                at = ("checklist", key) if key in section.model_fields_set else ("inputs",)
+                raise Complaint(f"'{name}' is no input, to hold the {key}: {did_you_mean(name, inputs)}", *at)
+        if inputs[section.response].optional:
+            raise Complaint("there is nothing to grade without it", "inputs", list(inputs).index(section.response))
+        if section.mode == "grounded" and (section.reference not in inputs or inputs[section.reference].optional):
+            what = f"the mode 'grounded' needs '{section.reference}' as an input that is not optional"
+            raise Complaint(what, "checklist", "mode")
+        if not set(inputs) - {section.response, section.reference}:
+            raise Complaint("there is no input that says what the task is", "inputs")
+        if taken := set(inputs) & set(self._checklist_names(section)):
+            what = f"'{min(taken)}' means something else in a checklist's templates: give the input another name"
+            raise Complaint(f"{what}, and --map it", "inputs", list(inputs).index(min(taken)))
+        if "checklist" in inputs:
+            what = "a record's 'checklist' is taken in place of one that is written: it is no input"
+            raise Complaint(what, "inputs", list(inputs).index("checklist"))
+        check_ends(self.scoring, [], 0.0, 1.0)
+        self._check_mark()
+
     def _check_passes(self) -> None:
-        ids = [question.id for question in self.own_questions]
+        ids = [question.id for question in self.material_questions]
         seen: dict[str, str] = {}
         for place, one in enumerate(self.passes):
             if one.id in [other.id for other in self.passes[:place]]:
@@ -348,7 +468,19 @@ class JudgeSpec(BaseModel):
 
     @cached_property
     def own_questions(self) -> list[Question]:
-        """The questions, and the red lines that are the model's to decide as flags."""
+        """What is asked of any record, without rationales; of a dual-control judge also in its readers' names."""
+        section = self.dual_control
+        if section is None:
+            return self.material_questions
+        asked = [section.persona_questions(persona, self.language)[1:] for persona in section.readers]
+        matching = section.match_questions(self.language)
+        return [*self.material_questions, *matching, *(one for some in asked for one in some)]
+
+    @cached_property
+    def material_questions(self) -> list[Question]:
+        """The questions, and as flags the red lines that are the model's to decide, or a policy."""
+        if self.dual_control is not None:
+            return [*self.questions, *self.dual_control.safety_questions(self.language)]
         codes = {line.code: line.text for line in self.red_lines if line.by != "code"}
         if not codes:
             return list(self.questions)
@@ -357,10 +489,33 @@ class JudgeSpec(BaseModel):
 
     @cached_property
     def asks(self) -> list[list[Question]]:
-        """The questions of each ask in the order of writing, with its rationale: one list, or one a pass."""
+        """The questions of each ask in the order of writing, with its rationale: one list, or one a pass. Of a
+        dual-control judge then whom a response is for, and each reader's."""
+        section = self.dual_control
+        if section is None:
+            return self.material_asks
+        return [
+            *self.material_asks,
+            *([match] for match in section.match_questions(self.language)),
+            *(section.persona_questions(persona, self.language) for persona in section.readers),
+        ]
+
+    @property
+    def ask_names(self) -> list[str]:
+        """What each ask of several is called; nothing where there is one."""
+        section = self.dual_control
+        names = [one.id for one in self.passes]
+        if section is None:
+            return names
+        matching = (match.id for match in section.match_questions(self.language))
+        return [*(names or ["material"]), *matching, *(reader.id for reader in section.readers)]
+
+    @cached_property
+    def material_asks(self) -> list[list[Question]]:
+        """The asks about the material itself, whoever reads it."""
         if not self.passes:
-            return [self._with_rationale("rationale", self.rationale, self.own_questions)]
-        by_id = {question.id: question for question in self.own_questions}
+            return [self._with_rationale("rationale", self.rationale, self.material_questions)]
+        by_id = {question.id: question for question in self.material_questions}
         return [
             self._with_rationale(
                 f"{one.id}_rationale",
@@ -384,7 +539,7 @@ class JudgeSpec(BaseModel):
     @cached_property
     def counted(self) -> list[str]:
         """The ids of the questions whose answers are numbers in the overall; beside dimensions, of none."""
-        if self.scoring.dimensions:
+        if self.scoring.dimensions or self.dual_control is not None or self.checklist is not None:
             return []
         return [
             question.id
@@ -397,6 +552,8 @@ class JudgeSpec(BaseModel):
         """The least and the greatest overall of a rubric judge, before rounding."""
         if self.scoring.dimensions:
             return 0.0, 100.0
+        if self.dual_control is not None or self.checklist is not None:
+            return 0.0, 1.0
         scales = self.scales
         if self.scoring.overall is not None:
             return scales[self.scoring.overall]
@@ -410,6 +567,10 @@ class JudgeSpec(BaseModel):
         """Of each score of a rubric's verdict, the least and the greatest it can be."""
         if self.scoring.dimensions:
             return {dimension.id: (0.0, 100.0) for dimension in self.scoring.dimensions}
+        if self.dual_control is not None:
+            return dict.fromkeys(self.dual_control.score_names, (0.0, 1.0))
+        if self.checklist is not None:
+            return dict.fromkeys(("essential", "additional"), (0.0, 1.0))
         scales: dict[str, tuple[float, float]] = {}
         for question in self.questions:
             if question.id in self.scoring.values:
@@ -422,6 +583,8 @@ class JudgeSpec(BaseModel):
     @property
     def veto(self) -> list[str]:
         """The ids of the flags questions that fail a record."""
+        if self.dual_control is not None:
+            return [SAFETY] if self.dual_control.policy else []
         flags = [question.id for question in self.questions if isinstance(question, FlagsQuestion)]
         return flags if self.scoring.veto is None else self.scoring.veto
 
@@ -438,7 +601,10 @@ class JudgeSpec(BaseModel):
 
     @cached_property
     def schemas(self) -> list[dict[str, Any]]:
-        """The JSON schema of each ask's completion."""
+        """The JSON schema of each ask's completion; of a checklist judge those of its steps, about one item."""
+        if self.checklist is not None:
+            of_items = [make(self.checklist, 1) for make in (rule_schema, grade_schema)]
+            return [write_schema(self.checklist), same_schema(1), *of_items]
         return [answer_schema(questions) for questions in self.asks]
 
     def equip(self, sources: Mapping[str, Source]) -> None:
@@ -447,8 +613,17 @@ class JudgeSpec(BaseModel):
         self._question_list = Templates({"user": sources["questions"]}, ("questions", "reading"))
         self._tail = Templates({"user": sources["read"]}, ("question", "code", "meanings", "labels"))
         known = {item.name for item in self.inputs} | set(self.template_names) | {"inputs"}
+        known |= {IMAGE} if self.takes_images else set()
         self._templates = Templates({role: sources[role] for role in ROLES}, known)
+        self._steps = {
+            step: Templates({"system": sources["system"], "user": sources[step]}, known)
+            for step in (STEPS if self.checklist else ())
+        }
+        if self.checklist:
+            makes = self.model_dump(mode="json", include={"language", "task", "checklist", "inputs"})
+            self._writing_digest = hash_of([makes, *(sources[step].text for step in ("system", *STEPS))])
         self._report = sources.get("report")
+        self._texts = {role: sources[role].text for role in sources if role not in ("report", "questions", "read")}
         whole = {
             "spec": self.model_dump(mode="json", exclude_defaults=True),
             "templates": {role: source.text for role, source in sources.items() if role != "report"},
@@ -456,8 +631,27 @@ class JudgeSpec(BaseModel):
         self._digest = hashlib.sha256(json.dumps(whole, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
     @property
+    def takes_images(self) -> bool:
+        """Whether a record of this judge may have pictures."""
+        return any(item.type == "images" for item in self.inputs)
+
+    @property
     def templates(self) -> Templates:
         return self._templates
+
+    @property
+    def template_texts(self) -> dict[str, str]:
+        """The judge's own templates: role, or step of a checklist judge -> text."""
+        return self._texts
+
+    def step(self, name: str) -> Templates:
+        """The templates of one step of a checklist judge."""
+        return self._steps[name]
+
+    @property
+    def writing_digest(self) -> str:
+        """A hash of all in a checklist judge by which checklists are written."""
+        return self._writing_digest
 
     def tail(self, **names: Any) -> str:
         """The end of the user's message when one question's labels are read: `question`, `code`, `meanings`,
@@ -497,11 +691,29 @@ class JudgeSpec(BaseModel):
             "reading": reading,
             "settled": [],
             "tables": {},
+            **({"persona": None} if self.dual_control is not None else {}),
+            **(self._checklist_names(self.checklist) if self.checklist is not None else {}),
+        }
+
+    def _checklist_names(self, section: ChecklistSettings) -> dict[str, Any]:
+        return {
+            "items": "[items]",
+            "pairs": "[pairs]",
+            "answer_form": form_of(grade_schema(section, 1)),
+            "most": section.most,
+            "plan": section.plan,
+            "grounded": False,
+            "response_name": section.response,
+            "reference_name": section.reference,
         }
 
     def warnings(self) -> list[str]:
         """What is allowed but often a mistake."""
-        found = []
+        found: list[str] = []
+        if self.checklist is not None:
+            if self.checklist.candidates == 2:
+                found.append("of 2 candidates most is both: an item that one lacks is dropped; 3 are steadier")
+            return found
         kinds = [question.type for question in self.asked]
         if not {"text", "findings"} & set(kinds):
             found.append("no text is asked for: the verdicts will come without a reason")
@@ -517,6 +729,8 @@ class JudgeSpec(BaseModel):
             if isinstance(question, ScoreQuestion) and len(question.labels) > 10:
                 found.append(f"'{question.id}' has {len(question.labels)} points: judges tell about ten apart")
         scales = {question.bounds for question in self.questions if isinstance(question, ScoreQuestion)}
+        if self.dual_control is not None:
+            scales = set()  # each part is brought to 0 to 1 by its own scale
         for question_id, values in self.scoring.values.items():
             ends = min(values.values()), max(values.values())
             if scales and ends not in scales:

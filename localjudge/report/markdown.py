@@ -33,9 +33,11 @@ def markdown(summary: Summary, run: Mapping[str, Any]) -> str:
         scores=_scores(summary),
         members=_members(summary),
         agreement=_agreement(summary),
+        sides=_sides(summary),
+        served=_served(summary),
         opening=opening(summary),
         warnings=warnings(summary),
-        provenance=_provenance(run),
+        provenance=provenance(run),
     )
 
 
@@ -53,6 +55,8 @@ def warnings(summary: Summary) -> list[str]:
             f"the judge contradicted itself on {percent(pairs.inconsistent_share.share)} of the pairs when they "
             "were swapped."
         )
+    if summary.diagnosis and (danger := summary.diagnosis.danger.count):
+        found.append(f"{count(danger, 'response')} pleased the reader and failed on the facts: see the diagnosis.")
     if summary.panel:
         found += _panel_warnings(summary.panel)
     judged = summary.statuses["ok"]
@@ -286,7 +290,33 @@ def _agreement(summary: Summary) -> list[list[Any]]:
     ]
 
 
-def _provenance(run: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _sides(summary: Summary) -> list[list[Any]]:
+    if summary.cascade is None:
+        return []
+    both = summary.cascade.student, summary.cascade.teacher
+    return [[side.model, f"{side.judged:,}", f"{side.decided:,}", f"{side.tokens:,}"] for side in both]
+
+
+def _served(summary: Summary) -> list[list[Any]]:
+    """Prompts by personas, with a header; nothing where records name no prompts."""
+    served = summary.diagnosis.prompts if summary.diagnosis else []
+    if not served:
+        return []
+    personas = sorted({one.persona for one in served})
+    best = {name: max(one.fused for one in served if one.persona == name) for name in personas}
+    told = {
+        (one.prompt_id, one.persona): f"{one.fused:.2f} ({one.n:,})"
+        + (", best" if one.fused == best[one.persona] else "")
+        for one in served
+    }
+    prompts = list(dict.fromkeys(one.prompt_id for one in served))
+    return [
+        ["prompt_id", *personas],
+        *([prompt, *(told.get((prompt, name), "–") for name in personas)] for prompt in prompts),
+    ]
+
+
+def provenance(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     """run.json flattened: dotted key -> value."""
 
     def flat(key: str, value: Any) -> list[tuple[str, str]]:
@@ -295,7 +325,7 @@ def _provenance(run: Mapping[str, Any]) -> list[tuple[str, str]]:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
         return [] if value is None else [(key, text)]
 
-    first = ("judge", "model", "panel", "engine", "records", "settings", "localjudge", "started")
+    first = ("judge", "model", "panel", "cascade", "engine", "records", "settings", "localjudge", "started")
     return [row for key in first if key in run for row in flat(key, run[key])]
 
 

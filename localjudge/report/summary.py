@@ -15,11 +15,13 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from localjudge.judge.asking import rationale_of
+from localjudge.judge.checklist import critical_failures
 from localjudge.judge.panel import ratings as ratings_of
 from localjudge.judge.questions import CANNOT, BandQuestion, ChoiceQuestion, FlagsQuestion, ScoreQuestion
 from localjudge.judge.scoring import share_of_a
 from localjudge.judge.spec import JudgeSpec
 from localjudge.report.alpha import Metric, RunningAlpha
+from localjudge.report.diagnosis import Diagnosing, Diagnosis
 from localjudge.verdict import STATUSES, Status, Usage, Verdict
 
 SPLIT = "(split)"
@@ -140,6 +142,60 @@ class Panel(_Model):
     agreement: dict[str, Agreement]
 
 
+class Failed(_Model):
+    """A response with nothing of an essential item of weight 3. items: those criteria, with what each asks for."""
+
+    id: str
+    overall: float
+    items: list[str]
+
+
+class Credits(_Model):
+    """What responses earned on the items of their checklists.
+
+    essential, additional: credit -> items, over all verdicts. critical: verdicts with nothing of an essential item
+    of weight 3; failed: the first of them.
+    """
+
+    essential: dict[str, int]
+    additional: dict[str, int]
+    critical: int
+    failed: list[Failed]
+
+
+class Side(_Model):
+    """One of a cascade's two models. judged: records it was asked of; decided: verdicts that are its own.
+
+    tokens: read without those that the engine had cached, and written. parameters: of the model, where that is
+    known. seconds: judging, without loading; None where completions of earlier runs were used.
+    """
+
+    model: str
+    judged: int
+    decided: int
+    tokens: int
+    parameters: int | None
+    seconds: float | None
+
+
+class Cascade(_Model):
+    """Who decided what, and at what cost.
+
+    below: the confidence under which the student's verdict goes to the teacher; None where a calibration says.
+    doubted: why -> records. escalated: of all that could be judged.
+    work, time: parameters times tokens, and seconds, as a share of what the teacher alone is estimated to take: for
+    each record as much as for those that it had. None where one of them is not known.
+    """
+
+    student: Side
+    teacher: Side
+    below: float | None
+    doubted: dict[str, int]
+    escalated: Share | None
+    work: float | None
+    time: float | None
+
+
 class Summary(_Model):
     """summary.json.
 
@@ -147,7 +203,8 @@ class Summary(_Model):
     histograms: question -> label -> verdicts, zeros included; flags count each code that was raised.
     worst, best: by overall, a raised red line below everything; worst first, best first; no record in both.
     records: how many there are to judge; total: how many verdicts there are so far.
-    panel: of a panel's run alone.
+    panel: of a panel's run alone; cascade: of a cascade's; credits: of a checklist judge's; diagnosis:
+        of a dual-control judge's.
     usage: of all verdicts. judged: those reached in the sittings that took `seconds`.
     """
 
@@ -162,6 +219,9 @@ class Summary(_Model):
     histograms: dict[str, dict[str, int]]
     pairwise: Pairwise | None
     panel: Panel | None
+    cascade: Cascade | None = None
+    credits: Credits | None = None
+    diagnosis: Diagnosis | None = None
     red_lines: dict[str, int]
     unsure: int
     worst: list[Case]
@@ -190,7 +250,7 @@ def share(count: int, n: int) -> Share | None:
     return Share(count=count, n=n, share=count / n, low=low, high=high)
 
 
-class _Running:
+class Running:
     """The mean and variance of a stream (Welford 1962): sums of squares would lose digits over a million."""
 
     def __init__(self, scale: Scale) -> None:
@@ -268,7 +328,7 @@ class _Pairs:
     def __init__(self, spec: JudgeSpec) -> None:
         self.spec = spec
         self.outcomes = dict.fromkeys(("A", "B", "tie", "inconsistent", None), 0)
-        self.first_place = _Running((0, 1))
+        self.first_place = Running((0, 1))
         self.undecided: list[Undecided] = []
 
     def add(self, verdict: Verdict) -> None:
@@ -305,19 +365,48 @@ class _Pairs:
         )
 
 
+class _Credits:
+    def __init__(self) -> None:
+        self.earned = {essential: {"0": 0, "0.5": 0, "1": 0} for essential in (True, False)}
+        self.critical = 0
+        self.failed: list[Failed] = []
+
+    def add(self, verdict: Verdict) -> None:
+        items = verdict.items or []
+        for item in items:
+            self.earned[item.essential][f"{item.credit:g}"] += 1
+        if critical := critical_failures(items):
+            self.critical += 1
+            if len(self.failed) < FAILURES:
+                told = [
+                    f"{one.criterion} ({one.reference})" if one.reference else one.criterion for one in critical
+                ]
+                self.failed.append(Failed(id=verdict.id, overall=verdict.overall or 0.0, items=told))
+
+    def result(self) -> Credits | None:
+        if not any(self.earned[True].values()):
+            return None  # a panel's items are its members'
+        return Credits(
+            essential=self.earned[True],
+            additional=self.earned[False],
+            critical=self.critical,
+            failed=self.failed,
+        )
+
+
 class _Members:
     """How the members of a panel judged, and how they agree."""
 
     def __init__(self, spec: JudgeSpec, scale: Scale) -> None:
         self.spec, self.scale = spec, scale
-        self.overall: dict[str, _Running] = {}
+        self.overall: dict[str, Running] = {}
         self.failed: Counter[str] = Counter()
         self.alphas: dict[str, RunningAlpha] = {}
         self.split: Counter[str] = Counter()
 
     def add(self, verdict: Verdict) -> None:
         for member in verdict.members or ():
-            running = self.overall.setdefault(member.model, _Running(self.scale))
+            running = self.overall.setdefault(member.model, Running(self.scale))
             if member.overall is None:
                 self.failed[member.model] += 1
             else:
@@ -348,7 +437,9 @@ class _Members:
 
 
 def _empty_histograms(spec: JudgeSpec) -> dict[str, dict[str, int]]:
-    histograms = {}
+    histograms: dict[str, dict[str, int]] = {}
+    if spec.checklist:
+        return histograms  # each task has questions of its own
     for question in spec.own_questions:
         if isinstance(question, ScoreQuestion | ChoiceQuestion | BandQuestion):
             histograms[question.id] = {str(label): 0 for label in question.labels}
@@ -357,6 +448,20 @@ def _empty_histograms(spec: JudgeSpec) -> dict[str, dict[str, int]]:
     if spec.kind == "pairwise" and spec.orders == "both":
         histograms["preference"]["inconsistent"] = 0
     return histograms
+
+
+def _count_labels(histograms: dict[str, dict[str, int]], verdict: Verdict, every: bool) -> set[str]:
+    """Count one verdict's labels. every: it must have an answer to each question, or KeyError is raised; else some
+    are for other readers than its own. The questions that it answers."""
+    asked = set(histograms) if every else set(histograms).intersection(verdict.answers)
+    for name in asked:
+        answer = verdict.answers[name].value
+        if answer is None:
+            answer = SPLIT if name in verdict.split else CANNOT
+            histograms[name].setdefault(answer, 0)
+        for label in answer if isinstance(answer, list) else [answer]:
+            histograms[name][str(label)] += 1
+    return asked
 
 
 def summarize(
@@ -374,11 +479,14 @@ def summarize(
     total = 0
     statuses = dict.fromkeys(STATUSES, 0)
     scales: dict[str, Scale] = {"preference_a": (0, 1)} if spec.kind == "pairwise" else spec.scales
-    overall = _Running((0, 1) if spec.kind == "pairwise" else spec.bounds)
-    scores = {name: _Running(scale) for name, scale in scales.items()}
+    overall = Running((0, 1) if spec.kind == "pairwise" else spec.bounds)
+    scores = {name: Running(scale) for name, scale in scales.items()}
     passes = graded = 0
     histograms = _empty_histograms(spec)
     pairs = _Pairs(spec) if spec.kind == "pairwise" else None
+    credits = _Credits() if spec.checklist else None
+    dual = Diagnosing(spec.dual_control) if spec.dual_control else None
+    asked: set[str] = set()
     members = _Members(spec, overall.scale)
     red_lines = {code: 0 for name in spec.veto for code in histograms[name]}
     red_lines |= {line.code: 0 for line in spec.red_lines}
@@ -402,16 +510,13 @@ def summarize(
         if verdict.passed is not None:
             graded += 1
             passes += verdict.passed
-        for name, histogram in histograms.items():
-            answer = verdict.answers[name].value
-            if answer is None:
-                answer = SPLIT if name in verdict.split else CANNOT
-                histogram.setdefault(answer, 0)
-            for label in answer if isinstance(answer, list) else [answer]:
-                histogram[str(label)] += 1
+        asked |= _count_labels(histograms, verdict, every=dual is None)
         unsure += verdict.unsure
         for code in verdict.red_lines:
             red_lines[code] += 1
+        for each in (credits, dual):
+            if each:
+                each.add(verdict)
         if pairs:
             pairs.add(verdict)
         else:
@@ -429,9 +534,11 @@ def summarize(
         overall=overall.mean(total),
         scores={name: mean for name, running in scores.items() if (mean := running.mean(total))},
         passed=share(passes, graded),
-        histograms=histograms,
+        histograms={name: histogram for name, histogram in histograms.items() if not dual or name in asked},
         pairwise=pairs and pairs.result(total),
         panel=members.result(total),
+        credits=credits and credits.result(),
+        diagnosis=dual and dual.result(),
         red_lines=red_lines,
         unsure=unsure,
         worst=worst.cases((overall.n + 1) // 2),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from localjudge.decoding.grammar import QUOTA
-from localjudge.engines.base import AskFailed
+from localjudge.engines.base import AskFailed, openai_content
 from localjudge.errors import JudgeError, LocalJudgeError, RecordsError, RunError, did_you_mean
 from localjudge.judge import pairwise
 from localjudge.judge.asking import inputs_of, rationale_of, shown_of
@@ -30,11 +30,13 @@ from localjudge.judge.rubric import settled_of
 from localjudge.judge.spec import JudgeSpec
 from localjudge.records import BadRecord, read_records, scan_records
 from localjudge.run.importing import SWAPPED_ID
+from localjudge.run.preferences import LEAST_MARGIN, Preferences
+from localjudge.run.rewards import rewards
 from localjudge.run.runner import judge_of, own_seed
 from localjudge.run.store import RunDirectory, read_verdicts
 from localjudge.verdict import Answer, Verdict
 
-FORMS = ("jsonl", "parquet", "hf", "openai-batch")
+FORMS = ("jsonl", "parquet", "hf", "rewards", "preferences", "openai-batch")
 
 _BATCH = 2000  # rows of a table made at a time
 _ORDERS = ("straight", "swapped")
@@ -68,12 +70,14 @@ def export(
     force: bool = False,
     model_name: str | None = None,
     judge: JudgeSpec | None = None,
+    margin: float = LEAST_MARGIN,
 ) -> Exported:
     """Write a run's verdicts in one of FORMS; `openai-batch` writes the requests that ask its judge of its records.
 
     out: a file (gzipped if it ends in .gz), or for `hf` the folder that `datasets.load_from_disk` reads. force:
     replace it if it is there. model_name: whom the requests are for; by default the run's model. judge: the run's
-    judge, for requests; needed only when it has template files of its own.
+    judge, for requests; needed only when it has template files of its own. margin: of preferences, how far apart
+    two responses must be, 0 to 1; they are Parquet where `out` ends so, else JSON lines.
 
     Raises RunError: no run here, a run in use, something in the place of `out`, another judge than the run's.
     """
@@ -88,13 +92,27 @@ def export(
         run = held.read_run()
         assert run is not None
         if form == "openai-batch":
-            asks = _Asks(_with_templates(held, run, judge), run, model_name or run["model"]["name"])
-            with _replacing(out) as temporary:
+            if (kind := run["judge"]["kind"]) in ("checklist", "dual_control"):
+                what = f"a {kind} judge's asks follow from the answers to others, so no batch holds them"
+                raise RunError(what, where="--to openai-batch", fix="judge with `localjudge run --engine server`")
+            asks = _Asks(with_templates(held.path, run, judge), run, model_name or run["model"]["name"])
+            with replacing(out) as temporary:
                 rows = _write_lines(temporary, out, asks.requests())
             return Exported(rows, asks.left_out, asks.first_left_out)
         spec = judge_of(held.path, run)
+        if form == "preferences":
+            found = Preferences(directory, run, spec, margin)
+            with replacing(out) as temporary:
+                if out.suffix.lower() == ".parquet":
+                    rows = _write_parquet(temporary, found.rows())
+                else:
+                    rows = _write_lines(temporary, out, found.rows())
+            return Exported(rows, found.left_out, found.first_left_out)
+        if form == "rewards":
+            with replacing(out) as temporary:
+                return Exported(_write_lines(temporary, out, rewards(directory, run, spec)))
         table = _Table(columns(spec, _labels(spec, read_verdicts(directory))), directory)
-        with _replacing(out) as temporary:
+        with replacing(out) as temporary:
             if form == "jsonl":
                 rows = _write_lines(temporary, out, table.rows())
             elif form == "parquet":
@@ -116,7 +134,7 @@ def _refuse_existing(form: str, out: Path, force: bool) -> None:
 
 
 @contextlib.contextmanager
-def _replacing(out: Path) -> Iterator[Path]:
+def replacing(out: Path) -> Iterator[Path]:
     """Where to write what then takes the place of `out`, whole or not at all."""
     temporary = out.with_name(f".{out.name}.tmp")
     try:
@@ -154,6 +172,29 @@ def _write_lines(path: Path, named: Path, rows: Iterable[Mapping[str, Any]]) -> 
     return count
 
 
+def _write_parquet(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Preference pairs."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    messages = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+    schema = pa.schema(
+        [
+            *((name, messages) for name in ("prompt", "chosen", "rejected")),
+            ("persona", pa.string()),
+            ("margin", pa.float64()),
+            *((name, pa.string()) for name in ("case", "chosen_id", "rejected_id")),
+            *((name, pa.float64()) for name in ("chosen_score", "rejected_score")),
+        ]
+    )
+    count, left = 0, iter(rows)
+    with parquet.ParquetWriter(path, schema) as writer:
+        while some := list(itertools.islice(left, _BATCH)):
+            writer.write_table(pa.Table.from_pylist(some, schema))
+            count += len(some)
+    return count
+
+
 # Verdicts as a table
 
 
@@ -172,6 +213,8 @@ def _labels(spec: JudgeSpec, verdicts: Iterable[Verdict]) -> dict[tuple[str, str
         for question in spec.own_questions
         if not isinstance(question, TextQuestion | FindingsQuestion)
     }
+    if spec.checklist:  # whose items are each task's own
+        return {}
     asked = [question.id for question in spec.asked]
     return {
         (order, question): [label for label in own.get(question, []) if label in met[order, question]]
@@ -204,7 +247,9 @@ def columns(spec: JudgeSpec, labels: Mapping[tuple[str, str], list[str]] | None 
         found.append(Column("grade", "string", lambda v: v.grade))
     for name in spec.scoring.measures:
         found.append(Column(f"measure_{name}", "float64", _measure(name)))
-    for question in spec.own_questions:
+    if spec.checklist:
+        found.append(Column("items", "string", lambda v: v.items and json.dumps([i.model_dump() for i in v.items])))
+    for question in spec.own_questions if not spec.checklist else ():
         kind = "int64" if isinstance(question, ScoreQuestion) else "string"
         kind = "codes" if isinstance(question, FlagsQuestion) else kind
         value = _answer("", question.id)
@@ -340,27 +385,31 @@ class _Table:
 # A judge's asks as an OpenAI batch
 
 
-def _with_templates(held: RunDirectory, run: Mapping[str, Any], given: JudgeSpec | None) -> JudgeSpec:
-    """The run's judge with its templates, which run.json knows only by their hash."""
+def with_templates(path: Path, run: Mapping[str, Any], given: JudgeSpec | None = None) -> JudgeSpec:
+    """The run's judge with its templates, as run.json keeps them; of a run made before it did, those that come with
+    localjudge, if they are the same."""
     digest = run["judge"]["digest"]
     if given is not None:
         if given.digest == digest:
             return given
         what = f"the judge '{given.name}' is not the one that made this run ({digest[:12]})"
-        raise RunError(what, where=str(held.path), fix="give it as it was then, with its --set")
-    judge_of(held.path, run)
+        raise RunError(what, where=str(path), fix="give it as it was then, with its --set")
+    judge_of(path, run)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "judge.yaml").write_text(json.dumps(run["spec"]), encoding="utf-8")
         built_in = judge_names().get(run["judge"]["name"])
-        for template in built_in.glob("*.j2") if built_in else ():
+        for template in built_in.glob("*.j2") if built_in and "templates" not in run else ():
             shutil.copy(template, folder)
+        for role, text in run.get("templates", {}).items():
+            if re.fullmatch(r"[a-z_]+", role):
+                (folder / f"{role}.j2").write_text(text, encoding="utf-8")
         with contextlib.suppress(JudgeError):
             spec = load_judge(folder)
             if spec.digest == digest:
                 return spec
     what = f"the templates of '{run['judge']['name']}' are not those that come with localjudge"
-    raise RunError(what, where=str(held.path), fix="give the judge's file with --judge, and its --set")
+    raise RunError(what, where=str(path), fix="give the judge's file with --judge, and its --set")
 
 
 class _Asks:
@@ -417,7 +466,9 @@ class _Asks:
                     "url": "/v1/chat/completions",
                     "body": {
                         "model": self._model,
-                        "messages": [{"role": message.role, "content": message.text} for message in messages],
+                        "messages": [
+                            {"role": message.role, "content": openai_content(message)} for message in messages
+                        ],
                         "temperature": settings.get("temperature", 0.0),
                         "seed": own_seed(settings.get("seed", 0), messages) if warm else settings.get("seed", 0),
                         "response_format": {

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import localjudge
 from localjudge.engines.base import AskFailed
-from localjudge.errors import LocalJudgeError, RecordsError, RunError, did_you_mean, nearest
+from localjudge.errors import JudgeError, LocalJudgeError, RecordsError, RunError, did_you_mean, nearest
 from localjudge.judge import pairwise, rubric
 from localjudge.judge.asking import all_answered, inputs_of
 from localjudge.judge.questions import (
@@ -96,6 +96,12 @@ def import_verdicts(
     """
     if form is not None and form not in FORMATS:
         raise LocalJudgeError(f"'{form}' is not a known form", where="--format", fix=did_you_mean(form, FORMATS))
+    if spec.checklist:
+        fix = "bring lists in with `localjudge checklist import`, people's credits with `run --gold`"
+        raise JudgeError(f"'{spec.name}' asks other items of every task, so nothing can be mapped to it", fix=fix)
+    if spec.dual_control:
+        fix = "bring in what people say of one stream with a rubric judge of the same questions"
+        raise JudgeError(f"'{spec.name}' asks each record's own readers, so nothing can be mapped to it", fix=fix)
     source: _Source
     with contextlib.ExitStack() as stack:
         if (form or _form_of(path)) == "openai-batch":

@@ -45,7 +45,7 @@ def write_reports(directory: Path, spec: JudgeSpec, run: Mapping[str, Any]) -> R
                 continue
             file = report_file(directory, record.id)
             try:
-                text = report.render(record.id, record.fields, verdict, _checked(spec, record))
+                text = report.render(record.id, record.fields, verdict, checked_or_not(spec, record))
             except RunError as error:
                 file.unlink(missing_ok=True)  # that of an earlier sitting is no longer this record's
                 failed.append(error)
@@ -73,7 +73,8 @@ def one_report(directory: Path, spec: JudgeSpec, run: Mapping[str, Any], record_
     record = next((record for record in _records(directory, spec, run) if record.id == record_id), None)
     if record is None:
         raise RecordsError(f"the records no longer hold '{record_id}'", where=str(records_file(directory, run)))
-    return RecordReport(spec, template_of(run)).render(record_id, record.fields, verdict, _checked(spec, record))
+    report = RecordReport(spec, template_of(run))
+    return report.render(record_id, record.fields, verdict, checked_or_not(spec, record))
 
 
 def records_file(directory: Path, run: Mapping[str, Any]) -> Path:
@@ -94,7 +95,7 @@ def _records(directory: Path, spec: JudgeSpec, run: Mapping[str, Any]) -> Iterat
         yield Record(record.id, {}, record.where) if isinstance(record, BadRecord) else record
 
 
-def _checked(spec: JudgeSpec, record: Record) -> Checked:
+def checked_or_not(spec: JudgeSpec, record: Record) -> Checked:
     with contextlib.suppress(AskFailed):
         return checked_of(spec, record.fields)
     return Checked()

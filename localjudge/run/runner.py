@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import time
@@ -12,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -23,18 +24,21 @@ from localjudge.decoding.vocabulary import Vocabulary
 from localjudge.engines.base import Ask, AskFailed, Completion, Engine, Message
 from localjudge.engines.chat import TAGS, thinking_tags
 from localjudge.errors import JudgeError, ModelError, RecordsError, RunError, did_you_mean
-from localjudge.judge import pairwise, panel, rubric
+from localjudge.judge import checklist, dual_control, pairwise, panel, rubric
 from localjudge.judge.asking import Correction
+from localjudge.judge.embedding import check_embedding
+from localjudge.judge.items import Checklist, Kept, hash_of
 from localjudge.judge.panel import Combine
 from localjudge.judge.reading import Plan, confidence, plan_labels, tied
 from localjudge.judge.spec import JudgeSpec
-from localjudge.models import LocalModel, ServedModel
+from localjudge.models import LocalModel, ServedModel, cards, sees
 from localjudge.paths import cache_dir
 from localjudge.records import BadRecord, Record, Scan, read_records, scan_records
 from localjudge.report.markdown import markdown
 from localjudge.report.record import RecordReport
-from localjudge.report.summary import Summary, summarize
+from localjudge.report.summary import Cascade, Summary, summarize
 from localjudge.rows import Source
+from localjudge.run.checklists import Checklists, refuse_other_tasks, shared_folder
 from localjudge.run.progress import RunProgress
 from localjudge.run.reports import write_reports
 from localjudge.run.store import (
@@ -47,10 +51,22 @@ from localjudge.run.store import (
 )
 from localjudge.verdict import Usage, Verdict
 
+T = TypeVar("T")
+
 PANEL = "panel.json"
 """What tells a panel's folder from that of one model."""
+CASCADE = "cascade.json"
+"""What tells a cascade's."""
 
-KINDS = {"rubric": rubric.judge, "pairwise": pairwise.judge}
+Kind = Callable[..., Awaitable[Verdict]]
+"""`(spec, record, complete, model, plan, correct) -> Verdict`, as each of KINDS."""
+
+KINDS: dict[str, Kind] = {
+    "checklist": checklist.judge,
+    "dual_control": dual_control.judge,
+    "pairwise": pairwise.judge,
+    "rubric": rubric.judge,
+}
 
 
 class Settings(BaseModel):
@@ -105,11 +121,11 @@ class Settings(BaseModel):
 def own_seed(seed: int, messages: Sequence[Message]) -> int:
     """An ask's own seed: the same again for the same ask, and another for every other. With one seed for all, all
     records would be decided by the same few draws."""
-    told = json.dumps([seed, *([message.role, message.text] for message in messages)])
+    told = json.dumps([seed, *(message.content for message in messages)])
     return int.from_bytes(hashlib.sha256(told.encode()).digest()[:7])
 
 
-class _Asker:
+class Asker:
     """`complete` for one record: the cache first, then the engine; counts what it took."""
 
     def __init__(self, engine: Engine, cache: CompletionCache | None, settings: Settings) -> None:
@@ -118,11 +134,12 @@ class _Asker:
 
     async def __call__(self, ask: Ask) -> Completion:
         settings = self._settings
+        temperature = ask.temperature or settings.temperature
         ask = dataclasses.replace(
             ask,
             budget=ask.budget or settings.max_tokens,
-            temperature=settings.temperature,
-            seed=own_seed(settings.seed, ask.messages) if settings.temperature else settings.seed,
+            temperature=temperature,
+            seed=own_seed(settings.seed + ask.seed, ask.messages) if temperature else settings.seed,
             think=settings.think,
         )
         key = self._engine.key(ask) if self._cache else ""
@@ -152,9 +169,10 @@ async def judge_record(
     cache: CompletionCache | None = None,
     plan: Plan | None = None,
     correct: Correction | None = None,
+    how: Kind | None = None,
 ) -> Verdict:
     """One record's verdict, whatever happens to its asks; with a plan, by reading labels. Of several samples, their
-    panel's.
+    panel's. how: the judge's kind, where it is bound to something, as a checklist judge to its shelf.
 
     Raises EngineError when no ask can be answered.
     """
@@ -162,13 +180,13 @@ async def judge_record(
         error = f"{record.where}: {record.problem}"
         return Verdict(id=record.id, status="invalid_record", error=error, judge=spec.name, model=model)
     if settings.samples == 1:
-        return await _judge_once(spec, record, engine, model, settings, cache, plan, correct)
+        return await _judge_once(spec, record, engine, model, settings, cache, plan, correct, how)
     samples = [
         settings.model_copy(update={"seed": settings.seed + i, "samples": 1}) for i in range(settings.samples)
     ]
     members = await asyncio.gather(
         *(
-            _judge_once(spec, record, engine, f"{model}#{i}", sample, cache, plan, correct)
+            _judge_once(spec, record, engine, f"{model}#{i}", sample, cache, plan, correct, how)
             for i, sample in enumerate(samples, 1)
         )
     )
@@ -184,10 +202,11 @@ async def _judge_once(
     cache: CompletionCache | None,
     plan: Plan | None,
     correct: Correction | None,
+    how: Kind | None,
 ) -> Verdict:
-    asker = _Asker(engine, cache, settings)
+    asker = Asker(engine, cache, settings)
     try:
-        verdict = await KINDS[spec.kind](spec, record, asker, model, plan, correct)
+        verdict = await (how or KINDS[spec.kind])(spec, record, asker, model, plan, correct)
     except AskFailed as failure:
         verdict = Verdict(id=record.id, status=failure.status, error=failure.why, judge=spec.name, model=model)
     unsure = any(
@@ -198,7 +217,7 @@ async def _judge_once(
         for answer in answers.values()
     )
     unsure = unsure or (correct is not None and correct.unsure(verdict.answers))
-    return verdict.model_copy(update={"usage": asker.usage, "unsure": unsure})
+    return verdict.model_copy(update={"usage": asker.usage, "unsure": unsure or verdict.unsure})
 
 
 def label_plan(spec: JudgeSpec, engine: Engine, settings: Settings) -> dict[str, dict[str, str]] | None:
@@ -206,10 +225,34 @@ def label_plan(spec: JudgeSpec, engine: Engine, settings: Settings) -> dict[str,
     return plan_labels(spec, engine.one_token) if settings.mode == "score" else None
 
 
+def shelf_of(
+    spec: JudgeSpec,
+    model: LocalModel | ServedModel,
+    settings: Settings,
+    folder: Path | None,
+    copies: Path | None = None,
+    given: Kept | Checklist | None = None,
+) -> Checklists:
+    """Where a checklist judge's lists are kept. The last three as of Checklists."""
+    made_with = {
+        "model": model.fingerprint,
+        "seed": settings.seed,
+        "think": settings.think,
+        "max_tokens": settings.max_tokens,
+    }
+    return Checklists(spec, model.name, made_with, folder, copies, given)
+
+
+def bound_kind(spec: JudgeSpec, shelf: Checklists) -> Kind:
+    """The judge's kind, as `judge_record` takes it: a checklist judge's with its shelf."""
+    kind = KINDS[spec.kind]
+    return functools.partial(kind, shelf=shelf) if spec.checklist else kind
+
+
 async def judge_stream(
-    judge: Callable[[Record | BadRecord], Awaitable[Verdict]],
+    judge: Callable[[Record | BadRecord], Awaitable[T]],
     records: Iterator[Record | BadRecord],
-    keep: Callable[[Verdict], None],
+    keep: Callable[[T], None],
     concurrency: int,
 ) -> None:
     """Judge records as they come, `concurrency` at a time, in their order so that shared prefixes meet.
@@ -250,7 +293,21 @@ def scan(path: Source, spec: JudgeSpec, settings: Settings) -> Scan:
 
 def check_model(spec: JudgeSpec, model: LocalModel | ServedModel, settings: Settings) -> None:
     """What can be refused before the model is loaded, by its tokenizer. Raises JudgeError when max_tokens cannot
-    hold the shortest answer, ModelError when the model has no tags to think between."""
+    hold the shortest answer, or score mode is asked of a judge that has to write; ModelError when the model has no
+    tags to think between."""
+    if spec.kind == "dual_control" and settings.mode == "score":
+        raise JudgeError(
+            f"'{spec.name}' holds claims against their evidence, which score mode does not write",
+            where="--mode",
+            fix="judge with --mode explain",
+        )
+    if spec.dual_control and spec.dual_control.embedding:
+        folder = Path(spec.dual_control.embedding.model).expanduser()
+        if not (folder / "config.json").is_file():
+            fix = "give a model's folder, or leave the embedding out: the model then judges relevance"
+            raise ModelError("there is no embedding model here", where=str(folder), fix=fix)
+    if spec.checklist and spec.checklist.embedding:
+        check_embedding(spec.checklist.embedding)
     if settings.think:
         _check_thinking(model)
     if settings.max_tokens is None or settings.mode == "score" or model.path is None:
@@ -263,6 +320,19 @@ def check_model(spec: JudgeSpec, model: LocalModel | ServedModel, settings: Sett
             where="--max-tokens",
             fix=f"give {least} or more; without it the judge's own budgets hold",
         )
+
+
+def check_sees(model: LocalModel | ServedModel, found: Scan) -> None:
+    """Raises ModelError when records hold pictures and the model cannot be shown any. What a server that is not
+    localjudge's own can take is not known before it is asked."""
+    if found.pictured is None or not isinstance(model, LocalModel) or sees(model):
+        return
+    lacks = "lacks the preprocessor_config.json of its vision" if model.vision else "takes no pictures"
+    known = [name for name, card in cards().items() if card.vision]
+    raise ModelError(
+        f"{model.name} {lacks}, and records hold some (first at {found.pictured})",
+        fix=f"judge with a vision model, such as {', '.join(known)}",
+    )
 
 
 def _check_thinking(model: LocalModel | ServedModel) -> None:
@@ -286,6 +356,7 @@ class Run:
 
     start_engine is called only when something is left to judge.
     correct, corrected_by: what is made of answers before they come to a verdict, and what run.json says of it.
+    checklist: of a checklist judge, the one that every record is graded by; by default each task's own.
     judging: the engine is up, so that the run is stopped by cancelling `go`; before and after, any moment will do.
     """
 
@@ -299,6 +370,7 @@ class Run:
     retry_failed: bool = False
     correct: Correction | None = None
     corrected_by: Mapping[str, Any] | None = None
+    checklist: Kept | Checklist | None = None
     say: Callable[[str], None] = lambda text: None
     judging: bool = field(default=False, init=False)
     stopping: bool = field(default=False, init=False)
@@ -309,6 +381,7 @@ class Run:
 
     def _made_by(self, found: Scan) -> dict[str, Any]:
         """What decides the verdicts, as far as it is known before the engine starts."""
+        given = self.checklist
         return {
             "judge": {
                 "name": self.spec.name,
@@ -325,7 +398,12 @@ class Run:
             "records": {"digest": found.digest, "total": found.total},
             "settings": self.settings.model_dump(),
             "calibration": self.corrected_by,
+            **({"checklist": given and hash_of(given.rubric())} if self.spec.checklist else {}),
         }
+
+    def _read(self) -> Iterator[Record | BadRecord]:
+        settings = self.settings
+        return read_records(self.records, self.spec.inputs, mapping=settings.mapping, limit=settings.limit)
 
     async def go(self) -> Summary:
         """Judge what is not judged yet, then summarise. Raises LocalJudgeError; verdicts reached are kept."""
@@ -334,12 +412,13 @@ class Run:
         if self.spec.report:
             RecordReport(self.spec, self.spec.report)  # a broken template is told before anything is judged
         found = scan(self.records, self.spec, self.settings)
-        if (self.directory / PANEL).is_file():
-            raise RunError(
-                "this folder holds a panel's run",
-                where=str(self.directory),
-                fix="give another -o, or all of its -m",
-            )
+        check_sees(self.model, found)
+        if self.checklist is not None:
+            refuse_other_tasks(self.checklist, "--checklist", self.spec, self._read())
+        for file, whose, option in ((PANEL, "panel", "all of its -m"), (CASCADE, "cascade", "--escalate-to")):
+            if (self.directory / file).is_file():
+                fix = f"give another -o, or {option}"
+                raise RunError(f"this folder holds a {whose}'s run", where=str(self.directory), fix=fix)
         directory = RunDirectory(self.directory)
         try:
             return await self._go(directory, found, stamp)
@@ -359,6 +438,7 @@ class Run:
                 "engine": None,
                 "spec": self.spec.model_dump(mode="json", by_alias=True),
                 "report": list(self.spec.report) if self.spec.report else None,
+                "templates": self.spec.template_texts,
                 "paths": {
                     "records": str(self.records.resolve()),
                     "model": str(self.model.path) if self.model.path else None,
@@ -434,7 +514,7 @@ class Run:
     ) -> None:
         async def judge(record: Record | BadRecord) -> Verdict:
             return await judge_record(
-                self.spec, record, engine, self.model.name, self.settings, cache, plan, self.correct
+                self.spec, record, engine, self.model.name, self.settings, cache, plan, self.correct, how
             )
 
         def keep(verdict: Verdict) -> None:
@@ -444,9 +524,12 @@ class Run:
             directory.append(verdict)
             progress.add(verdict.status)
 
-        settings = self.settings
-        records = read_records(self.records, self.spec.inputs, mapping=settings.mapping, limit=settings.limit)
-        left = (record for record in records if not directory.is_done(record.id))
+        folder = shared_folder() if self.shared_cache and self.model.path is not None else None
+        copies = self.directory / "checklists"
+        how = bound_kind(
+            self.spec, shelf_of(self.spec, self.model, self.settings, folder, copies, self.checklist)
+        )
+        left = (record for record in self._read() if not directory.is_done(record.id))
         started = time.monotonic()
         try:
             with progress:
@@ -489,6 +572,8 @@ def write_summary(directory: Path, spec: JudgeSpec, run: Mapping[str, Any]) -> S
         summary = summarize(read_verdicts(directory), spec, seconds or None, judged or None, records)
     except KeyError as error:
         raise RunError(f"a verdict does not fit the judge in run.json: {error}", where=str(directory)) from None
+    if told := run.get("cascade"):
+        summary = summary.model_copy(update={"cascade": Cascade.model_validate(told)})
     write_atomically(directory / "summary.json", summary.model_dump_json(indent=1) + "\n")
     write_atomically(directory / "report.md", markdown(summary, run))
     return summary

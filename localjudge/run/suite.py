@@ -18,10 +18,11 @@ from typing import Any
 import localjudge
 from localjudge.engines.base import Ask, Completion, Engine
 from localjudge.errors import LocalJudgeError, RecordsError, RunError
+from localjudge.images import written
 from localjudge.judge.suite import Suite
 from localjudge.models import LocalModel, ServedModel
 from localjudge.records import BadRecord, Record, read_records
-from localjudge.run.runner import Run, Settings, check_model, scan
+from localjudge.run.runner import Run, Settings, check_model, check_sees, scan
 from localjudge.run.store import RunDirectory, differences, write_atomically, writing
 from localjudge.run.suite_results import Format, Placed, Results, write_checked, write_results
 
@@ -159,6 +160,8 @@ class SuiteRun:
                 check_model(spec, self.model, settings)
         every = next(iter(self.suite.judges.values())).model_copy(update={"inputs": self.suite.inputs})
         found = scan(self.records, every, settings)
+        if self.model is not None:
+            check_sees(self.model, found)
         if not settings.skip_invalid:
             places = place_records(self.suite, self.records, settings)
             lost = [one.problem for one, record in places if record is None]
@@ -233,7 +236,7 @@ class SuiteRun:
                 placed.append(one)
                 for name in one.judges:
                     assert record is not None
-                    line = json.dumps({**record.fields, "id": record.id}, ensure_ascii=False)
+                    line = json.dumps({**record.fields, "id": record.id}, ensure_ascii=False, default=written)
                     files[name].write(f"{line}\n")
         with writing(own):
             for name, path in partial.items():

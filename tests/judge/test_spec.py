@@ -100,6 +100,8 @@ def test_a_built_in_judge_can_judge_its_own_examples(name: str) -> None:
         shown = shown_of(spec, inputs_of(spec, record))
         for questions in spec.asks:
             messages = spec.templates.messages(shown, {**spec.names_for(questions), **names})
+            if spec.checklist:  # a reference answer is for who writes, not for who grades
+                messages += spec.step("verify").messages(shown, spec.template_names)
             text = "\n".join(message.text for message in messages)
             for item in spec.inputs:
                 if (value := shown[item.name]) is not None:
@@ -311,7 +313,7 @@ UNKNOWN_KEYS = [
     ("rationale: 60", "scoring:\n  wieghts: {good: 1}", 4, "did you mean 'weights'?"),
     ("rationale: 60", "scoring:\n  pass_mark: 4", 4, "did you mean 'pass'?"),
     ("rationale: 60", "weights: {good: 1}", 3, "did you mean 'scoring.weights'?"),
-    ("rationale: 60", "colour: blue", 3, "'colour' is not a known key: known: checks, description, inputs, kind,"),
+    ("rationale: 60", "colour: blue", 3, "'colour' is not a known key: known: checklist, checks, description,"),
     ("rationale: 60", "kind: rubrik", 3, "'kind' cannot be \"rubrik\": did you mean 'rubric'?"),
     ("rationale: 60", "language: fr", 3, "'language' cannot be \"fr\": use 'en' or 'zh'"),
     ("rationale: 60", "order: labels-frist", 3, "did you mean 'labels-first'?"),
@@ -545,7 +547,7 @@ def test_a_file_that_is_no_judge_at_all(tmp_path: Path, content: bytes, line: in
 
 def test_a_judge_that_is_not_there(tmp_path: Path) -> None:
     assert "did you mean 'pairwise'?" in str(refusal("pairwsie"))
-    assert "known: answer-quality, completability, pairwise, " in str(refusal("zebra"))
+    assert "known: answer-quality, checklist, completability, dual-control, pairwise, " in str(refusal("zebra"))
     folder = judge(tmp_path / "mine", TEN_LINES)
     assert f"did you mean '{folder / 'judge.yaml'}'?" in str(refusal(folder / "jugde.yaml"))
     assert "there is no such judge file" in str(refusal(tmp_path / "nothing" / "at" / "all"))

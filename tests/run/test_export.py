@@ -295,13 +295,20 @@ def test_requests_ask_what_the_run_was_set_to(pairs: Job) -> None:
     assert schema["properties"]["preference"]["enum"] == ["A", "B", "tie"]
 
 
-def test_a_judge_with_templates_of_its_own_has_to_be_given(tmp_path: Path, truth: Job) -> None:
+def test_a_judge_with_templates_of_its_own_is_kept_by_the_run(tmp_path: Path, truth: Job) -> None:
+    """A run from before that was so has to be given it."""
     folder = tmp_path / "own"
     folder.mkdir()
     (folder / "judge.yaml").write_text(MIXED.replace("mixed", "own"))
     (folder / "user.j2").write_text("Look: {{ response }}\n")
     job = Job(tmp_path, str(folder), [{"id": "a", "response": "No."}])
     job.run()
+    [kept] = lines(table(job, "openai-batch"))
+    assert kept["body"]["messages"][-1]["content"].startswith("Look: <response ")
+    run = json.loads((job.out / "run.json").read_text())
+    del run["templates"]
+    (job.out / "run.json").write_text(json.dumps(run))
+    (tmp_path / "table.openai-batch").unlink()
     with pytest.raises(RunError, match="templates of 'own' are not those that come with localjudge") as caught:
         table(job, "openai-batch")
     assert "--judge" in str(caught.value)
@@ -364,7 +371,11 @@ def test_an_unknown_form_is_told_the_known_ones(truth: Job) -> None:
         table(truth, "parket")
 
 
-@pytest.mark.parametrize("form", FORMS)
+OF_ANY = [form for form in FORMS if form not in ("rewards", "preferences")]
+"""What is to be had of a judge of any kind."""
+
+
+@pytest.mark.parametrize("form", OF_ANY)
 def test_what_is_there_is_replaced_only_when_told_to_and_whole(
     truth: Job, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,7 +416,7 @@ def test_force_replaces_nothing_but_its_own_kind(truth: Job) -> None:
 def test_a_place_that_cannot_be_written_is_told(truth: Job) -> None:
     truth.run()
     (truth.path / "file").write_text("")
-    for form in FORMS:
+    for form in OF_ANY:
         with pytest.raises(RunError, match="cannot be written"):
             export(truth.out, form, truth.path / "file" / "table")
     assert export(truth.out, "jsonl", truth.path / "new" / "folder" / "table.jsonl").rows == 30
