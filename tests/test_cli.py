@@ -74,7 +74,10 @@ def records(tmp_path: Path) -> Path:
     ("words", "says"),
     [
         ("run pairwsie {pairs} -m {model} -o out", "no judge called 'pairwsie' did you mean 'pairwise'?"),
-        ("run zebra {pairs} -m {model} -o out", "known: answer-quality, checklist, completability, dual-control, pairwise,"),
+        (
+            "run zebra {pairs} -m {model} -o out",
+            "known: answer-quality, checklist, completability, dual-control, pairwise,",
+        ),
         (
             "run {typo} {pairs} -m {model} -o out",
             "typo.yaml:3: 'rational' is not a known key: did you mean 'rationale'?",

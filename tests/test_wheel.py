@@ -49,6 +49,8 @@ def test_the_judges_and_cards_came_along(installed: Path, tmp_path: Path) -> Non
     assert (package / "py.typed").is_file()
     assert (package / "report" / "report.md.j2").is_file()
     assert (package / "_data" / "prompts" / "pairwise" / "examples" / "records.jsonl").is_file()
+    for card in (REPOSITORY / "models").glob("*/card.yaml"):
+        assert (package / "_data" / "models" / card.parent.name / "adapter.safetensors").is_file()
 
 
 def test_a_judge_is_checked_without_torch_or_a_model(installed: Path, tmp_path: Path) -> None:

@@ -526,9 +526,7 @@ class Run:
 
         folder = shared_folder() if self.shared_cache and self.model.path is not None else None
         copies = self.directory / "checklists"
-        how = bound_kind(
-            self.spec, shelf_of(self.spec, self.model, self.settings, folder, copies, self.checklist)
-        )
+        how = bound_kind(self.spec, shelf_of(self.spec, self.model, self.settings, folder, copies, self.checklist))
         left = (record for record in self._read() if not directory.is_done(record.id))
         started = time.monotonic()
         try:
