@@ -45,6 +45,9 @@ def data(
         bool, typer.Option("--hard", help="Take the teacher's likeliest label alone, not its probabilities.")
     ] = False,
     rationales: Annotated[bool, typer.Option("--rationales", help="Keep the teacher's reasons.")] = False,
+    records: Annotated[
+        Path | None, typer.Option(help="What the runs judged, if not in the file they name: a batch's records.")
+    ] = None,
     gold: Annotated[
         list[Path] | None, typer.Option(help="A file whose records must not be trained on. Repeatable.")
     ] = None,
@@ -85,7 +88,7 @@ def data(
             f"'{inconsistent}' is neither drop nor a factor", where="--inconsistent", fix="give drop, or 0 to 1"
         ) from None
     spec = load_judge(judge, settings or []) if judge else None
-    recipe = make(runs, out, how, judge=spec, gold=gold or [], force=force)
+    recipe = make(runs, out, how, judge=spec, records=records, gold=gold or [], force=force)
     for split, counts in recipe.balance.items():
         print(f"{split:<6}{recipe.rows[split]:>8} rows, {recipe.groups[split]} groups")
         for key, of in counts.items():

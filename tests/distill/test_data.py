@@ -32,7 +32,7 @@ from localjudge.judge.panel import combine
 from localjudge.judge.reading import plan_labels, readings_of
 from localjudge.judge.rubric import settled_of, verdict_of
 from localjudge.judge.spec import JudgeSpec
-from localjudge.records import Record
+from localjudge.records import Record, scan_records
 from localjudge.run.importing import import_verdicts
 from localjudge.verdict import Answer, Verdict
 
@@ -49,14 +49,15 @@ def write_run(
 ) -> Path:
     """A run as the runner leaves it, of verdicts that are given."""
     folder.mkdir(parents=True)
+    records = write_rows(folder / "records.jsonl", rows)
     run = {
         "judge": {key: getattr(spec, key) for key in ("name", "version", "digest", "kind", "language")},
         "model": {"name": "teacher", "fingerprint": "0" * 64},
-        "records": {"digest": "0" * 64, "total": len(rows)},
+        "records": {"digest": scan_records(records, spec.inputs).digest if rows else "", "total": len(rows)},
         "settings": {"mapping": {}, "limit": None, "mode": "score"},
         "engine": None,
         "spec": spec.model_dump(mode="json", by_alias=True),
-        "paths": {"records": str(write_rows(folder / "records.jsonl", rows))},
+        "paths": {"records": str(records)},
         "sessions": [],
         **changed,
     }
@@ -318,6 +319,77 @@ def test_gold_that_is_trained_on_is_refused(tmp_path: Path, people: Path) -> Non
     with pytest.raises(RecordsError, match="1 of its records are in the training split"):
         make([people], tmp_path / "bad", DataSettings(), gold=[by_text])
     assert not (tmp_path / "bad").exists()
+    near = {**by_id[train[2]], "id": "near", "question": f"{' '.join(f'word{i}' for i in range(20))}?"}
+    long = write_rows(tmp_path / "long.jsonl", [{**near, "id": f"n{i}", "label": ("yes", "no")[i]} for i in (0, 1)])
+    refusal = {**near, "question": near["question"].replace("word0", "Word1")}
+    by_near = write_rows(tmp_path / "near.jsonl", [refusal, {"id": "far", "answer": "z"}, {"id": "far"}])
+    import_verdicts(load_judge("truthfulness"), long, tmp_path / "long", mapping={"truthful": "label"})
+    with pytest.raises(RecordsError, match=r"1 of its records are in the training split \(near\.jsonl:1\)"):
+        make([people, tmp_path / "long"], tmp_path / "bad", DataSettings(dev=0, test=0), gold=[by_near])
+    nameless = write_rows(tmp_path / "nameless.jsonl", [{"label": "yes"}])
+    with pytest.raises(RecordsError, match="neither an id nor what was judged"):
+        make([people], tmp_path / "bad", DataSettings(), gold=[nameless])
+
+
+def test_gold_is_known_by_the_names_that_the_run_was_told_of(tmp_path: Path, truth: JudgeSpec) -> None:
+    rows = [{"q": row["question"], "a": row["answer"], "label": row["label"]} for row in truths(20)]
+    mapping = {"truthful": "label", "question": "q", "answer": "a"}
+    file = write_rows(tmp_path / "rows.jsonl", rows)
+    import_verdicts(truth, file, tmp_path / "run", mapping=mapping)
+    with pytest.raises(RecordsError, match="20 of its records are in the training split"):
+        make([tmp_path / "run"], tmp_path / "set", DataSettings(dev=0, test=0), gold=[file])
+
+
+def test_records_of_two_runs_may_have_the_same_ids(tmp_path: Path, truth: JudgeSpec) -> None:
+    for split, rows in (("train", truths(40)), ("test", truths(80)[40:])):
+        own = [{**row, "id": str(i), "split": split} for i, row in enumerate(rows)]
+        if split == "test":
+            own[0] = {
+                **own[0],
+                "question": "Other?",
+                "answer": f"{truths(6)[5]['question']} {truths(6)[5]['answer']}",
+            }
+            own[1] = {**truths(40)[7], "id": "1", "split": "test", "group": "another"}
+        file = write_rows(tmp_path / f"{split}.jsonl", own)
+        import_verdicts(truth, file, tmp_path / split, mapping={"truthful": "label"})
+    runs = [tmp_path / "train", tmp_path / "test"]
+    recipe = make(runs, tmp_path / "set", DataSettings(split_field="split"))
+    # The seventh is in test, as the second record there; the text of no other is.
+    assert recipe.left_out == {"all but the same is in dev or test too": 1}
+    assert "7" not in {row["id"] for row in all_rows(tmp_path / "set") if row["split"] == "train"}
+
+
+def test_records_that_are_no_longer_those_of_the_run_are_refused(
+    tmp_path: Path, truth: JudgeSpec, people: Path
+) -> None:
+    run = json.loads((people / "run.json").read_text())
+    file = Path(run["paths"]["records"])
+    before = file.read_text()
+    file.write_text(before.replace("?", "!!", 1))
+    with pytest.raises(RecordsError, match=r"no longer the records of the run\n  put them back"):
+        make([people], tmp_path / "set", DataSettings())
+    other = tmp_path / "elsewhere.jsonl"
+    other.write_text(before)
+    assert make([people], tmp_path / "set", DataSettings(), records=other).rows["train"] > 100
+
+    # The answers of a batch come without what they are of.
+    lines = [
+        {
+            "custom_id": row["id"],
+            "response": {
+                "status_code": 200,
+                "body": {
+                    "choices": [{"message": {"content": json.dumps({"rationale": "so", "truthful": row["label"]})}}]
+                },
+            },
+        }
+        for row in truths(40)
+    ]
+    import_verdicts(truth, write_rows(tmp_path / "batch.jsonl", lines), tmp_path / "batch")
+    with pytest.raises(RunError, match=r"without the records.*\n.*--records"):
+        make([tmp_path / "batch"], tmp_path / "batch-set", DataSettings())
+    made = make([tmp_path / "batch"], tmp_path / "batch-set", DataSettings(), records=other)
+    assert sum(made.rows.values()) == 40, made.left_out
 
 
 def test_what_cannot_be_learnt_from_is_refused(tmp_path: Path, truth: JudgeSpec, people: Path) -> None:
@@ -344,8 +416,9 @@ def test_what_cannot_be_learnt_from_is_refused(tmp_path: Path, truth: JudgeSpec,
     items = write_run(tmp_path / "items", load_judge("checklist"), [], [])
     refused([items], "'checklist' is of the kind checklist")
     (tmp_path / "taken").mkdir()
-    refused([people], "is there already", out="taken")
-    with pytest.raises(RunError, match="is not a training set"):
+    (tmp_path / "taken" / "mine").write_text("")
+    refused([people], "is there already, and is no training set", out="taken")
+    with pytest.raises(RunError, match="is no training set"):
         make([people], tmp_path / "taken", DataSettings(), force=True)
     with pytest.raises(RunError, match="holds no training set"):
         read_recipe(tmp_path / "taken")
@@ -354,7 +427,9 @@ def test_what_cannot_be_learnt_from_is_refused(tmp_path: Path, truth: JudgeSpec,
     (broken / "recipe.json").write_text("{}")
     with pytest.raises(RunError, match="recipe cannot be read"):
         read_recipe(broken)
+    (tmp_path / "set").mkdir()
     assert isinstance(make([people], tmp_path / "set", DataSettings()), Recipe)
+    refused([people], "is there already\n  .*--force")
     make([people], tmp_path / "set", DataSettings(seed=1), force=True)
 
 

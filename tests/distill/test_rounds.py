@@ -158,5 +158,11 @@ def test_records_of_a_group_stay_together(world: World) -> None:
 def test_other_rounds_and_too_few_records_are_refused(world: World) -> None:
     with pytest.raises(RecordsError, match="are too few to hold 500 out of"):
         world.go(hold_out=500)
-    with pytest.raises(RunError, match=r"how\.hold_out was 500, is now 20"):
+    with pytest.raises(RecordsError, match=r"no field 'questoin'\n  did you mean 'question'"):
+        world.go(group="questoin")
+    world.go(rounds=1)  # nothing was begun, so that the folder is free
+    with pytest.raises(RunError, match=r"how\.hold_out was 20, is now 10"):
+        world.go(hold_out=10)
+    (world.out / "rounds.json").write_text("{")
+    with pytest.raises(RunError, match=r"rounds\.json is broken"):
         world.go()

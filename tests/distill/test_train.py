@@ -7,6 +7,7 @@ import errno
 import json
 import math
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -173,8 +174,13 @@ def test_killed_and_gone_on_with_it_ends_where_it_would_have(
     one, other = (load_file(done.adapter / "adapter.safetensors") for done in (again, trained))  # type: ignore[operator]
     assert all((one[name] == other[name]).all() for name in other)
     assert again.dev == trained.dev
-    # Asked once more it has nothing left to do.
-    assert train(data, base, out, HOW).dev == trained.dev
+    # Asked once more it has nothing left to do, but to merge what was not.
+    shutil.rmtree(again.model)  # type: ignore[arg-type]
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "load_student", None)
+        assert train(data, base, out, HOW) == again
+    merged = [(done.model / "model.safetensors").read_bytes() for done in (again, trained)]  # type: ignore[operator]
+    assert merged[0] == merged[1]
 
 
 def test_a_disk_that_fills_up_leaves_the_last_checkpoint_whole(
@@ -198,6 +204,15 @@ def test_a_disk_that_fills_up_leaves_the_last_checkpoint_whole(
     assert [path.name for path in (out / "checkpoints").iterdir()] == ["checkpoint-2"]
     assert not (out / "aside").exists()
     assert train(data, base, out, how).steps == 6
+
+
+def test_a_training_that_comes_apart_says_so_and_keeps_nothing_of_it(
+    folder: Path, data: Path, base: LocalModel
+) -> None:
+    with pytest.raises(RunError, match=r"the loss is nan at step \d+.*\n.*a smaller --lr"):
+        train(data, base, folder / "apart", HOW.model_copy(update={"lr": 1e30, "every": 5}))
+    assert not (folder / "apart" / "checkpoints").exists()
+    assert not (folder / "apart" / "best").exists()
 
 
 def test_whole_layers_can_be_trained_and_training_can_end_early(folder: Path, data: Path, base: LocalModel) -> None:
@@ -363,8 +378,9 @@ def test_what_cannot_be_trained_is_refused_before_it_is(
     small = tiny_model(tmp_path / "small", max_position_embeddings=48)
     with pytest.raises(ModelError, match=r"no room for 2\d\d of \d+ prompts: the longest takes \d+ tokens"):
         train(data, small, tmp_path / "a", HOW)
-    with pytest.raises(ModelError, match="has 3 layers: with 3 frozen there is nothing to train"):
-        train(data, base, tmp_path / "b", HOW.model_copy(update={"freeze_layers": 3}))
+    for layers in (3, 4):  # the folder is free, since nothing was begun
+        with pytest.raises(ModelError, match=rf"has 3 layers: with {layers} frozen there is .*\n.* from 0 to 2"):
+            train(data, base, tmp_path / "b", HOW.model_copy(update={"freeze_layers": layers}))
     with pytest.raises(RunError, match=r"another training:\n  settings.lr was 0.01, is now 0.1"):
         train(data, base, folder / "out", HOW.model_copy(update={"lr": 0.1}))
     with pytest.raises(RunError, match="holds something else"):

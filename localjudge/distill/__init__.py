@@ -1,0 +1,1 @@
+"""A large judge's verdicts become a training set, and that a small judge."""
