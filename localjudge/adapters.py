@@ -25,6 +25,9 @@ from localjudge.model_files import INDEX, MANIFEST, read_json, weight_files
 WEIGHTS = "adapter.safetensors"
 CONFIG = "adapter_config.json"
 PROVENANCE = "distill.json"
+EVALUATION = "evaluation.json"
+OWN = (MANIFEST, PROVENANCE, EVALUATION)
+"""What is told of a model itself, and not of what is made of it."""
 
 _DTYPES = {"BF16": "<u2", "F16": "<f2", "F32": "<f4"}
 _HARMLESS = {
@@ -61,7 +64,7 @@ def merge(adapter: Path, base: Path, out: Path) -> None:
             fix="merge it into the model that it was trained on",
         )
     for file in base.iterdir():
-        if file.suffix in _BESIDE and file.name not in (MANIFEST, "config.json", PROVENANCE):
+        if file.suffix in _BESIDE and file.name not in (*OWN, "config.json"):
             shutil.copyfile(file, out / file.name)
     if (base / INDEX).is_file():
         index = read_json(base / INDEX)

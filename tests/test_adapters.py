@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from localjudge import adapters, models
-from localjudge.adapters import CONFIG, WEIGHTS, merge, read_safetensors, scale_of
+from localjudge.adapters import CONFIG, OWN, WEIGHTS, merge, read_safetensors, scale_of
 from localjudge.airgap.bundle import Request, _Contents
 from localjudge.airgap.manifest import Target
 from localjudge.distill.card import publish
@@ -138,6 +138,15 @@ def test_what_is_merged_is_w_plus_scale_b_a(home: Path, tiny: Path) -> None:
             assert not np.array_equal(now, was)
         else:
             assert np.array_equal(now, was)
+
+
+def test_what_was_measured_of_the_base_is_not_told_of_what_is_made_of_it(tiny: Path, tmp_path: Path) -> None:
+    base = Path(shutil.copytree(tiny, tmp_path / "base"))
+    for name in OWN:
+        (base / name).write_text("{}")
+    (tmp_path / "out").mkdir()
+    merge(write_adapter(tmp_path / "adapter", base), base, tmp_path / "out")
+    assert not {path.name for path in (tmp_path / "out").iterdir()} & set(OWN)
 
 
 def test_it_is_what_peft_merges(tiny: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from localjudge.agreement.statistics import Pairs, accuracy, kappa, quadratic_ka
 from localjudge.errors import LocalJudgeError, RecordsError, RunError, did_you_mean
 from localjudge.judge.items import CREDITS, by_item, read_credits
 from localjudge.records import BadRecord, Record, read_records
-from localjudge.report.markdown import table
+from localjudge.report.markdown import count, table
 from localjudge.run.reports import records_file
 from localjudge.run.store import read_verdicts, write_atomically
 from localjudge.verdict import Verdict
@@ -57,11 +57,10 @@ class ItemAgreement(BaseModel):
             if figures[0].n
         ]
         head = table(["items", "n", *STATISTICS], rows, [1, 2, 3, 4])
-        more = [f"{self.unlabelled:,} items of these records have no credit by people"] * bool(self.unlabelled)
-        more += [f"{self.unknown:,} credits by people are for what is no item of the record's checklist"] * bool(
-            self.unknown
-        )
-        said = "; ".join([f"Credits of {self.records:,} records against '{self.gold}'", *more])
+        more = [f"without a credit by people: {count(self.unlabelled, 'item')} of these"] * bool(self.unlabelled)
+        for_none = f"{count(self.unknown, 'credit')} by people for what is no item of the record's checklist"
+        more += [for_none] * bool(self.unknown)
+        said = "; ".join([f"Credits of {count(self.records, 'record')} against '{self.gold}'", *more])
         return f"{head}\n\n{said}. In brackets 95 % intervals over records."
 
 

@@ -308,7 +308,7 @@ def _read_run(path: Path) -> dict[str, Any]:
 
 
 def _of_a_batch(run: Mapping[str, Any]) -> bool:
-    return run["settings"].get("format") == "openai-batch"
+    return bool(run["settings"].get("format") == "openai-batch")
 
 
 def _own_records(path: Path, spec: JudgeSpec, run: Mapping[str, Any]) -> Path:
@@ -544,7 +544,7 @@ def near_duplicates(texts: Sequence[frozenset[int]], of: Sequence[frozenset[int]
     ]
 
 
-def _twins(texts: set[str], known: set[str], near: float) -> set[str]:
+def twins_of(texts: set[str], known: set[str], near: float) -> set[str]:
     """Which of these folded texts are among those known, or all but the same as one of them."""
     distinct = sorted(texts - known)
     found = near_duplicates([shingles(text) for text in distinct], [shingles(text) for text in sorted(known)], near)
@@ -557,7 +557,7 @@ def _part(rows: dict[Split, list[Row]], settings: DataSettings, left_out: Counte
     for split, others in parts:
         theirs = [row for other in others for row in rows[other]]
         groups = {row.group for row in theirs}
-        twins = _twins({row.text for row in rows[split]}, {row.text for row in theirs}, settings.near)
+        twins = twins_of({row.text for row in rows[split]}, {row.text for row in theirs}, settings.near)
         kept = []
         for row in rows[split]:
             if row.group in groups:
@@ -595,7 +595,7 @@ def _refuse_gold(
                 fix=f"give it an id, or {', '.join(sorted(names))}",
             )
     known = {row.text for row in train}
-    met = by_id + [where for text in sorted(_twins(set(by_text), known, near)) for where in by_text[text]]
+    met = by_id + [where for text in sorted(twins_of(set(by_text), known, near)) for where in by_text[text]]
     if met:
         more = f" and {len(met) - 3} more" if len(met) > 3 else ""
         raise RecordsError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -173,8 +174,16 @@ class Lower:
         self.prefix = torch.empty(0)
         self._map: Any = None
 
-    def _open(self, mode: Any, tokens: int) -> None:
-        self._map = np.memmap(self._folder / "hidden.bin", dtype=self._bits, mode=mode, shape=(tokens, self._width))
+    def _open(self, anew: bool, tokens: int) -> None:
+        file, shape = self._folder / "hidden.bin", (tokens, self._width)
+        if anew:
+            with file.open("wb") as made:
+                size = math.prod(shape) * np.dtype(self._bits).itemsize
+                made.truncate(size)
+                if hasattr(os, "posix_fallocate"):
+                    # To run out of disk in what is mapped ends the process, without a word.
+                    os.posix_fallocate(made.fileno(), 0, size)
+        self._map = np.memmap(file, dtype=self._bits, mode="r+", shape=shape)
 
     def rows(self, places: Sequence[int], lengths: Sequence[int]) -> Tensor:
         """(B, S, d), zeros after a row's end."""
@@ -222,7 +231,7 @@ def keep_lower(
     by_length = np.argsort(-lengths, kind="stable")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lower._open("r+" if done else "w+", tokens)
+        lower._open(not done, tokens)
         was = student.training
         student.eval()
         ids = data.batch(by_length[:1].tolist())["rows"].to(device)

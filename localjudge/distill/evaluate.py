@@ -176,7 +176,8 @@ def measure(runs: Mapping[Role, Path], wanted: Wanted, labels: Path) -> Evaluati
     """Hold the runs against each other and, where gold is given, against people.
 
     labels: a file that gets the teacher's labels, as the gold that the others are held against. Raises
-    LocalJudgeError: no runs there, runs of different judges or records, labels that cannot be joined.
+    LocalJudgeError: no runs there, runs of different judges, labels that cannot be joined. Runs of other records
+    are joined by ids, which a note tells.
     """
     opened = {role: open_run(runs[role]) for role in ROLES if role in runs}
     _refuse_different(opened)
@@ -224,7 +225,7 @@ def measure(runs: Mapping[Role, Path], wanted: Wanted, labels: Path) -> Evaluati
         compared=compared,
         cascades=_cascades(opened, people, with_teacher, speeds, wanted),
         audits=[one for path in wanted.audits for one in _audited(path, opened)],
-        notes=_notes(people, speeds),
+        notes=_notes(opened, people, speeds),
         localjudge=localjudge.__version__,
     )
 
@@ -499,8 +500,17 @@ def _rows(student: Joined, teacher: Joined | None) -> tuple[list[int], Values]:
     return rows, np.array([right[student.ids[i]] for i in rows])
 
 
-def _notes(people: Mapping[Role, Sequence[Joined]], speeds: Mapping[Role, _Passed]) -> list[str]:
+def _notes(
+    opened: Mapping[Role, Opened], people: Mapping[Role, Sequence[Joined]], speeds: Mapping[Role, _Passed]
+) -> list[str]:
+    first, *others = opened.items()
     found = [
+        f"the {role}'s run is of another file than the {first[0]}'s, or of other fields of it: records are held to "
+        "be the same where their ids are"
+        for role, one in others
+        if one.run["records"]["digest"] != first[1].run["records"]["digest"]
+    ]
+    found += [
         f"the {role}'s speed is not known: {one.usage.reused:,} of {one.usage.asks:,} answers came from earlier "
         "completions (judge with --no-cache)"
         for role, one in speeds.items()

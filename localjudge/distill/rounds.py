@@ -22,7 +22,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from localjudge.agreement.agree import Figure
-from localjudge.distill.data import DataSettings, folded_text, make
+from localjudge.distill.data import DataSettings, folded, folded_text, make, twins_of
 from localjudge.distill.evaluate import accuracies
 from localjudge.errors import LocalJudgeError, RecordsError, RunError, did_you_mean
 from localjudge.judge.spec import JudgeSpec
@@ -171,26 +171,31 @@ class RoundsRun:
         write_atomically(file, json.dumps(made_by, ensure_ascii=False, indent=1) + "\n")
 
     def _part(self) -> None:
-        """Write held-out.jsonl and pool.jsonl, unless they are there: groups in an order drawn by hash."""
+        """Write held-out.jsonl and pool.jsonl, unless they are there: groups in an order drawn by hash, and in the
+        pool no text that is all but the same as one held out."""
         pool, held_out = self.directory / "pool.jsonl", self.directory / "held-out.jsonl"
         if pool.is_file():
             return
-        groups: dict[str, list[str]] = {}
+        groups: dict[str, list[tuple[str, str]]] = {}
         for record in self._read(self.records, self.mapping):
-            groups.setdefault(self._group(record), []).append(as_line(record))
+            groups.setdefault(self._group(record), []).append((as_line(record), folded(self.spec, record)))
         drawn = sorted(groups, key=lambda name: hashlib.sha256(f"{self.how.seed}\0{name}".encode()).digest())
-        held: list[str] = []
-        rest: list[str] = []
+        held: list[tuple[str, str]] = []
+        rest: list[tuple[str, str]] = []
         for name in drawn:
             (held if len(held) < self.how.hold_out else rest).extend(groups[name])
+        twins = twins_of({text for _, text in rest}, {text for _, text in held}, DataSettings().near)
+        if many := sum(text in twins for _, text in rest):
+            self.say(f"left out {many}: all but the same is held out too")
+            rest = [told for told in rest if told[1] not in twins]
         if not rest:
             raise RecordsError(
                 f"{len(held)} records are too few to hold {self.how.hold_out} out of",
                 where=str(self.records),
                 fix="give more records, or a smaller --hold-out",
             )
-        write_atomically(held_out, "".join(held))
-        write_atomically(pool, "".join(rest))
+        write_atomically(held_out, "".join(line for line, _ in held))
+        write_atomically(pool, "".join(line for line, _ in rest))
 
     def _read(self, path: Path, mapping: Mapping[str, str] | None = None) -> Iterator[Record]:
         for record in read_records(path, self.spec.inputs, mapping=mapping or {}):

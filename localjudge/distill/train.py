@@ -584,13 +584,21 @@ class _LabelTrainer(Trainer):  # type: ignore[misc]
         """Drop from the curve what comes after the checkpoint that training goes on from."""
         if self.curve.is_file():
             lines = self.curve.read_text(encoding="utf-8").splitlines()
-            write_atomically(self.curve, "".join(f"{x}\n" for x in lines if x and json.loads(x)["step"] <= step))
+            write_atomically(self.curve, "".join(f"{line}\n" for line in lines if _step_of(line) <= step))
 
     def seconds(self) -> float:
         """Of all sittings, by the curve."""
         if not self.curve.is_file():
             return 0.0
         return max((json.loads(line)["seconds"] for line in self.curve.read_text().splitlines()), default=0.0)
+
+
+def _step_of(line: str) -> float:
+    """The step that a line of the curve is of; later than all of one that was torn."""
+    try:
+        return float(json.loads(line)["step"])
+    except ValueError:
+        return math.inf
 
 
 @contextlib.contextmanager
@@ -631,7 +639,8 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
         if not state.is_world_process_zero or "train_runtime" in (logs or {}):
             return
         line = {"step": state.global_step, "seconds": round(time.monotonic() - self._started, 1), **(logs or {})}
-        with self._trainer.curve.open("a", encoding="utf-8") as file:
+        aside = self._trainer.out / "aside"
+        with _whole(aside, self._trainer.out), self._trainer.curve.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         self._progress.log(state, logs or {})
 

@@ -47,6 +47,7 @@ from localjudge.judge.scoring import center, weighted_mean
 from localjudge.judge.spec import Input, JudgeSpec
 from localjudge.records import Record
 from localjudge.verdict import Answer, Graded, Verdict
+from localjudge.yamlfile import shown as shown_value
 
 MOST_PAIRS = 40
 """Pairs of items that one ask settles."""
@@ -149,8 +150,8 @@ def brought(value: Any, task: Task, shelf: Shelf | None = None) -> Kept:
             value = json.loads(value)
         except ValueError as error:
             raise ValueError(f"is not JSON: {error}") from None
-    if isinstance(value, list):
-        raise ValueError('is a list: write {"essential": [...], "additional": [...]}')
+    if not isinstance(value, Mapping):
+        raise ValueError(f'is {shown_value(value)}: write {{"essential": [...], "additional": [...]}}')
     return fitting(read_checklist(value), task)
 
 
@@ -254,6 +255,9 @@ async def write_checklist(spec: JudgeSpec, fields: Mapping[str, Any], task: Task
         raise AskFailed(
             "incomplete", f"no checklist came about: every essential item was dropped, by {lost[0].why}"
         )
+    # What one candidate lost, others may have brought in.
+    there = {folded(item.criterion) for item in [*essential, *additional]}
+    gone = {folded(one.criterion): one for one in [*dropped, *merged.dropped, *lost, *more]}
     return Kept(
         essential=essential,
         additional=additional,
@@ -263,7 +267,7 @@ async def write_checklist(spec: JudgeSpec, fields: Mapping[str, Any], task: Task
         grounded=grounded,
         candidates=len(lists),
         contested=merged.contested,
-        dropped=[*dropped, *merged.dropped, *lost, *more],
+        dropped=[one for name, one in gone.items() if name not in there],
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,7 @@ from localjudge.verdict import Answer, Decision, Dual, Suggestion, Usage, Verdic
 Answers = Mapping[str, Answer]
 Claim = Mapping[str, Any]
 
-_IMAGE = re.compile(r"\W*(?:image|picture|图|图片)\s*(\d{1,3})\b", re.IGNORECASE)
+_IMAGE = re.compile(r"\W*(?:image|picture|图|图片)\s*(\d{1,3})(?!\d)", re.IGNORECASE)
 
 
 async def judge(
@@ -228,7 +229,7 @@ def _says_something(text: str) -> bool:
     """Whether a piece of evidence could decide anything: a figure, two Chinese characters, or five letters. What is
     shorter occurs everywhere."""
     letters = [character for character in text if character.isalnum()]
-    wide = sum(not character.isascii() for character in letters)
+    wide = sum(_wide(character) for character in letters)
     return len(letters) >= 5 or wide >= 2 or any(character.isdigit() for character in letters)
 
 
@@ -280,10 +281,23 @@ def _decisions(section: DualControl, raised: Answer | None, response: str) -> di
 
 
 def _occurs(word: str, text: str) -> bool:
-    """Whether a word stands in a text as a word; Chinese has none, so there anywhere."""
-    if not word.isascii():
-        return word in text
-    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
+    """Whether a word stands in a text as a word; what is written without blanks, as Chinese is, has none, so that
+    there and beside it anything goes."""
+    starts = [found.start() for found in re.finditer(f"(?={re.escape(word)})", text)]
+    ends = [start + len(word) for start in starts]
+    return any(
+        not _one_word(text[:start][-1:], word[0]) and not _one_word(word[-1], text[end : end + 1])
+        for start, end in zip(starts, ends, strict=True)
+    )
+
+
+def _one_word(left: str, right: str) -> bool:
+    return all(re.match(r"\w", side) and not _wide(side) for side in (left, right))
+
+
+def _wide(character: str) -> bool:
+    """Chinese, Japanese and Korean characters are."""
+    return unicodedata.east_asian_width(character) in ("W", "F")
 
 
 def _closeness(section: DualControl, fields: Mapping[str, Any]) -> float:
@@ -307,9 +321,9 @@ def _readers_named(section: DualControl, record: Record) -> list[tuple[Persona, 
         return [(persona, 1 / len(by_id)) for persona in section.personas]
     found: list[Persona] = []
     try:
-        if record.fields.get("persona") is not None:
+        if _told(record, "persona"):
             found += [by_id[name] for name in named(record.fields["persona"], list(by_id))]
-        if record.fields.get("attributes") is not None:
+        if _told(record, "attributes"):
             if section.library is None:
                 raise ValueError("it has 'attributes', but the judge has no library to compose a persona from")
             found.append(compose(vector_of(record.fields["attributes"]), section.library))
@@ -321,7 +335,17 @@ def _readers_named(section: DualControl, record: Record) -> list[tuple[Persona, 
 
 
 def _names(record: Record) -> bool:
-    return any(record.fields.get(key) is not None for key in ("persona", "attributes"))
+    return _told(record, "persona") or _told(record, "attributes")
+
+
+def _told(record: Record, key: str) -> bool:
+    """Whether a record says whom it is for. A table's empty cell says nothing, nor does one of empty columns."""
+    value = record.fields.get(key)
+    if isinstance(value, str):
+        return bool(value.strip())
+    if isinstance(value, Mapping):
+        return any(one is not None for one in value.values())
+    return value is not None and value != []
 
 
 async def _matched(

@@ -4,6 +4,7 @@ nothing, and runs on the CPU, beside whatever judges."""
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,14 +19,17 @@ from localjudge.offline import silence
 LONGEST = 256
 """Tokens of a text that are looked at."""
 
+_ONE_AT_A_TIME = threading.Lock()
+
 
 def embeddings(folder: str, texts: Sequence[str]) -> NDArray[np.float64]:
     """n x width. Raises ModelError when the folder holds no model that transformers can load from safetensors."""
     import torch
 
-    tokenizer, model = _loaded(folder)
     rows = []
-    with torch.inference_mode():
+    # Records are judged at once: each would load a model of its own, and a fast tokenizer takes one thread only.
+    with _ONE_AT_A_TIME, torch.inference_mode():
+        tokenizer, model = _loaded(folder)
         for start in range(0, len(texts), 32):
             batch = tokenizer(
                 list(texts[start : start + 32]),

@@ -83,7 +83,7 @@ def combine(spec: JudgeSpec, record_id: str, members: Sequence[Verdict], how: Co
     }
     return verdict.model_copy(
         update={
-            "answers": {**written, **answers},
+            "answers": verdict.answers if spec.kind == "dual_control" else {**written, **answers},
             "rationale": nearest.rationale,
             "members": list(members),
             "split": split,

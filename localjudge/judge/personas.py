@@ -246,6 +246,8 @@ def vector_of(value: Any) -> dict[str, list[str]]:
         raise ValueError('\'attributes\' is not name -> value, such as {"expertise": "novice"}')
     found = {}
     for name, given in value.items():
+        if given is None:  # a column of a table that has other rows' attributes too
+            continue
         values = [given] if isinstance(given, str) else given
         if not isinstance(values, list) or not values or not all(isinstance(one, str) for one in values):
             raise ValueError(f"the attribute '{name}' is {shown(given)}, not a text or a list of texts")

@@ -686,7 +686,10 @@ class JudgeSpec(BaseModel):
             },
             "questions": described,
             "question_list": listed[0].text if listed else "",
-            "answer_form": answer_form(questions),
+            # Weak models copy the "..." of a rubric's form; its prompts stay what judges were measured with.
+            "answer_form": answer_form(questions)
+            if self.dual_control is None
+            else form_of(answer_schema(questions)),
             "passes": len(self.passes) > 1 and not reading,
             "reading": reading,
             "settled": [],

@@ -225,7 +225,13 @@ def compared(
         language=spec.language,
         category=category,
         by=by,
-        titles={name: _title(spec, name) for name in _values(spec)},
+        # Few of many readers are asked, and a checklist may have no additional items: no failure to judge.
+        titles={
+            name: _title(spec, name)
+            for name in _values(spec)
+            if spec.kind == "rubric"
+            or any(one.values.get(name) is not None for of in found.values() for one in of.values())
+        },
         scales={**{name: spec.scales[name] for name in _values(spec)}, "overall": spec.bounds},
         candidates=candidates,
         cases=[

@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 import yaml
 from filelock import FileLock
 from pydantic import ValidationError
+from yaml.reader import Reader
 
 from localjudge import yamlfile
 from localjudge.engines.base import AskFailed
@@ -31,6 +32,7 @@ from localjudge.judge.loading import load_judge
 from localjudge.judge.spec import JudgeSpec
 from localjudge.paths import cache_dir
 from localjudge.records import BadRecord, Record, read_records
+from localjudge.report.markdown import fold
 from localjudge.run.store import read_verdicts, write_atomically, writing
 
 LEAST_KEY = 6
@@ -248,7 +250,8 @@ def as_yaml(kept: Kept) -> str:
         *(f"# dropped: {one.criterion} ({one.why})" for one in kept.dropped),
     ]
     body = yaml.safe_dump(kept.rubric(), allow_unicode=True, sort_keys=False, width=100)
-    return "\n".join([*(" ".join(line.split()) for line in head), body])
+    # Line ends would end the comment, and YAML has no controls even there.
+    return "\n".join([*(fold(Reader.NON_PRINTABLE.sub(" ", line)) for line in head), body])
 
 
 def _lines(name: str, text: Any) -> list[str]:

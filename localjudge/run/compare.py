@@ -96,7 +96,7 @@ def _grouped(paths: Sequence[Path]) -> dict[tuple[str, str | None], list[_Run]]:
         names = ", ".join(f"'{name}' ({runs[0].path})" for (name, _), runs in groups.items())
         raise RunError(f"these are runs of different judges: {names}", fix="compare runs of one judge")
     for runs in groups.values():
-        if runs[0].spec.kind != "rubric":
+        if runs[0].spec.kind == "pairwise":
             what = f"'{runs[0].spec.name}' compares already: its verdicts are of pairs"
             raise RunError(what, where=str(runs[0].path), fix="read its report")
         for run in runs[1:]:

@@ -31,7 +31,7 @@ from localjudge.judge.spec import JudgeSpec
 from localjudge.records import BadRecord, read_records, scan_records
 from localjudge.run.importing import SWAPPED_ID
 from localjudge.run.preferences import LEAST_MARGIN, Preferences
-from localjudge.run.rewards import rewards
+from localjudge.run.rewards import Rewards
 from localjudge.run.runner import judge_of, own_seed
 from localjudge.run.store import RunDirectory, read_verdicts
 from localjudge.verdict import Answer, Verdict
@@ -45,8 +45,8 @@ _OWN = ("run.json", "verdicts.jsonl", "summary.json", "report.md")
 
 @dataclass(frozen=True)
 class Exported:
-    """rows: written. left_out: records that there are no requests of, as they lack what the judge asks about;
-    first_left_out: where the first is, and why."""
+    """rows: written. left_out: records that there is no request, pair or reward of, as they lack what the judge
+    asks about or were not judged; first_left_out: where the first is, and why."""
 
     rows: int
     left_out: int = 0
@@ -109,8 +109,10 @@ def export(
                     rows = _write_lines(temporary, out, found.rows())
             return Exported(rows, found.left_out, found.first_left_out)
         if form == "rewards":
+            earned = Rewards(directory, run, spec)
             with replacing(out) as temporary:
-                return Exported(_write_lines(temporary, out, rewards(directory, run, spec)))
+                rows = _write_lines(temporary, out, earned.rows())
+            return Exported(rows, earned.left_out, earned.first_left_out)
         table = _Table(columns(spec, _labels(spec, read_verdicts(directory))), directory)
         with replacing(out) as temporary:
             if form == "jsonl":

@@ -19,7 +19,7 @@ from localjudge.judge.dual_control import fuse, section_of
 from localjudge.judge.measuring import texts_of
 from localjudge.judge.spec import JudgeSpec
 from localjudge.records import BadRecord, Record, read_records
-from localjudge.run.reports import records_file
+from localjudge.run.reports import placed, records_file
 from localjudge.run.store import VerdictsById
 from localjudge.verdict import Verdict
 
@@ -47,7 +47,7 @@ class Preferences:
 
     def _leave_out(self, where: str, why: str) -> None:
         self.left_out += 1
-        self.first_left_out = self.first_left_out or f"{where}: {why}"
+        self.first_left_out = self.first_left_out or placed(why, where)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """A row a pair and persona: prompt, chosen, rejected, persona, margin; also case, chosen_id, rejected_id,

@@ -40,6 +40,8 @@ class Replay:
         try:
             self._spec = with_templates(directory, run)
             self._settings = Settings.model_validate(run["settings"])
+            made_by = cast("Any", SimpleNamespace(**run["model"]))
+            self._judge = bound_kind(self._spec, shelf_of(self._spec, made_by, self._settings, None))
         except ValidationError:
             self.why_not = "the prompts cannot be shown: the run was made with settings of another kind"
             return
@@ -52,8 +54,6 @@ class Replay:
         self._kept.open(directory / "completions.sqlite", cache_dir() / "completions.sqlite")
         plan = run.get("labels")
         self._plan = next(iter(plan.values())) if run.get("panel") and plan else plan
-        made_by = cast("Any", SimpleNamespace(**run["model"]))
-        self._judge = bound_kind(self._spec, shelf_of(self._spec, made_by, self._settings, None))
 
     def close(self) -> None:
         self._thread.shutdown()

@@ -33,6 +33,11 @@ def template_of(run: Mapping[str, Any]) -> Source | None:
     return Source(*kept) if kept else None
 
 
+def placed(why: str, where: str) -> str:
+    """A reason with its record's place in front, which one that a verdict gives may have already."""
+    return why if why.startswith(where) else f"{where}: {why}"
+
+
 def write_reports(directory: Path, spec: JudgeSpec, run: Mapping[str, Any]) -> RunError | None:
     """Write each judged record's report into reports/. Where the template fails on some, the others are written all
     the same, and the error to tell is returned. Raises RunError for a broken template, RecordsError."""

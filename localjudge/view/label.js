@@ -205,11 +205,9 @@ function record_box() {
   const { shown, saved } = sheet;
   if (sheet.box?.of === shown && sheet.box.saved === saved) return sheet.box.element;
   const quotes = saved ? quotes_of(sheet.form, saved.detail) : [];
-  const boxes = (fields) => fields.filter((field) => !in_pair(shown, field.name) && field.name !== "id").map((field) => field_box(field, quotes));
-  const first = Math.max(0, shown.fields.findIndex((field) => in_pair(shown, field.name)));
   const element = h(`div.case${shown.pairs.length ? ".paired" : ""}`, { "data-id": sheet.id },
     h("div.case-head", h("h1", { dir: "auto", tabindex: -1 }, sheet.id), shown.seen && !saved ? badge(say("notblind"), "warn", say("notblindtold")) : null),
-    boxes(shown.fields.slice(0, first)), paired(shown, quotes), boxes(shown.fields.slice(first)));
+    boxes(shown, shown.fields.filter((field) => field.name !== "id"), quotes));
   sheet.box = { of: shown, saved, element };
   return element;
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -198,6 +199,17 @@ def test_answers_of_earlier_completions_tell_no_speed(runs: dict[Role, Path], tm
     found = measure({"student": tmp_path / "second"}, wanted(), tmp_path / "labels.jsonl")
     assert found.judges[0].speed.per_second is None
     assert "30 of 30 answers came from earlier completions" in found.notes[0]
+
+
+def test_runs_of_other_records_are_told(runs: dict[Role, Path], tmp_path: Path, found: Evaluation) -> None:
+    other = Path(shutil.copytree(runs["teacher"], tmp_path / "other"))
+    run = json.loads((other / "run.json").read_text())
+    (other / "run.json").write_text(json.dumps({**run, "records": {**run["records"], "digest": "1" * 64}}))
+    told = measure({**runs, "teacher": other}, wanted(), tmp_path / "labels.jsonl")
+    assert [note for note in told.notes if note not in found.notes] == [
+        "the teacher's run is of another file than the untrained's, or of other fields of it: records are held to "
+        "be the same where their ids are"
+    ]
 
 
 def test_runs_of_different_judges_are_refused(runs: dict[Role, Path], tmp_path: Path) -> None:

@@ -155,6 +155,21 @@ def test_records_of_a_group_stay_together(world: World) -> None:
     assert not held_out & {int(i[1:]) % 25 for i in ids(world.out / "pool.jsonl")}
 
 
+def test_what_is_held_out_is_not_in_the_pool_in_other_words(world: World) -> None:
+    long = " ".join(f"word{i}" for i in range(40))
+    rows = [
+        {**row, "group": str(i), **({"answer": f"{long} {row['answer']}"} if i < 40 else {})}
+        for i, row in enumerate(world.job.rows)
+    ]
+    world.job.records.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    world.go(rounds=1)
+    held_out, pool = (ids(world.out / f"{name}.jsonl") for name in ("held-out", "pool"))
+    alike = {row["id"] for row in rows[:40]}
+    assert alike & set(held_out)
+    assert not alike & set(pool)
+    assert f"left out {len(alike - set(held_out))}: all but the same is held out too" in world.job.said
+
+
 def test_other_rounds_and_too_few_records_are_refused(world: World) -> None:
     with pytest.raises(RecordsError, match="are too few to hold 500 out of"):
         world.go(hold_out=500)

@@ -70,7 +70,7 @@ OTHERS = (
     "owl",
 )
 HOW = TrainSettings(
-    rank=8, alpha=16, lr=1e-2, freeze_layers=1, epochs=4, every=16, dev_rows=40, dtype="float32", batch=16
+    rank=8, alpha=16, lr=1e-2, freeze_layers=1, epochs=6, every=16, dev_rows=40, dtype="float32", batch=16
 )
 
 
@@ -169,6 +169,8 @@ def test_killed_and_gone_on_with_it_ends_where_it_would_have(
         patch.setattr(training._Watch, "on_step_end", dies)
         train(data, base, out, HOW)
     assert [path.name for path in (out / "checkpoints").iterdir()] == ["checkpoint-16"]
+    with (out / "loss.jsonl").open("a") as file:
+        file.write('{"step": 1')
     again = train(data, base, out, HOW)
     assert curve_of(out) == curve_of(folder / "out")  # and so are two trainings of one seed
     one, other = (load_file(done.adapter / "adapter.safetensors") for done in (again, trained))  # type: ignore[operator]
@@ -211,7 +213,7 @@ def test_a_training_that_comes_apart_says_so_and_keeps_nothing_of_it(
 ) -> None:
     with pytest.raises(RunError, match=r"the loss is nan at step \d+.*\n.*a smaller --lr"):
         train(data, base, folder / "apart", HOW.model_copy(update={"lr": 1e30, "every": 5}))
-    assert not (folder / "apart" / "checkpoints").exists()
+    assert not list((folder / "apart" / "checkpoints").glob("*"))
     assert not (folder / "apart" / "best").exists()
 
 
@@ -324,6 +326,19 @@ def test_lower_layers_are_run_once_and_gone_on_with(
     assert sum(asked) == 1
     keep_lower(student, encoded(), tmp_path / "cache", {"model": "b"}, 3)
     assert sum(asked) == 2 + 9
+
+
+def test_lower_layers_that_the_disk_has_no_room_for_are_refused(
+    base: LocalModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(encoding.os, "posix_fallocate", full)
+    with pytest.raises(
+        RunError, match=r"cannot be kept: No space left on device\n  make room, or .*--freeze-layers 0"
+    ):
+        keep_lower(a_student(base, frozen=1), encoded(), tmp_path / "cache", {"model": "a"})
 
 
 def test_the_loss_is_what_its_formula_says() -> None:

@@ -511,3 +511,36 @@ def test_claims_need_their_evidence() -> None:
     with pytest.raises(JudgeError) as caught:
         load_judge("dual-control", ["questions=[{id: claims, type: findings, ask: Which}]", "passes=[]"])
     assert "claims need a text 'evidence' and a choice 'standing'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "there"),
+    [
+        ("begin private key", "如下：begin private key内容", True),
+        ("kill", "skill", False),
+        ("kill", "skill, kill", True),
+        ("去死", "你去死吧", True),
+        ("où", "coûte, douù", False),
+        ("не", "нет", False),
+    ],
+)
+def test_a_word_of_the_policy_is_found_as_a_word_in_any_script(word: str, text: str, there: bool) -> None:
+    assert dual_control._occurs(word, text) is there
+
+
+def test_an_image_is_named_in_chinese_without_a_blank_behind() -> None:
+    found = dual_control._IMAGE.match("图1显示三架飞机")
+    assert found and found[1] == "1"
+    assert dual_control._says_something("не") is False
+
+
+@pytest.mark.parametrize("empty", ["", " ", [], {}, {"expertise": None}])
+def test_an_empty_cell_names_nobody_so_that_somebody_is_found(empty: Any) -> None:
+    record = Record("a", {"persona": empty, "attributes": empty}, "here:1")
+    assert not dual_control._names(record)
+
+
+def test_the_answer_form_names_what_is_to_be_written() -> None:
+    form = load_judge("dual-control").template_names["answer_form"]
+    assert '"..."' not in form
+    assert '"quote":"<quote>"' in form

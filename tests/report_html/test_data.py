@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from localjudge.agreement.writing import Asked, agree_run
+from localjudge.distill.evaluate import Wanted, keep, measure
 from localjudge.errors import RunError
 from localjudge.judge.loading import load_judge
 from localjudge.report.html.data import RunData, cases, detail, overview
@@ -159,3 +160,37 @@ def test_a_record_that_could_not_be_judged_is_shown_all_the_same(tmp_path: Path)
     told = detail(out, "bad")
     assert told["status"] == "invalid_record" and "question" in told["error"] and told["asks"] == []
     assert "Nothing was asked." in [field["value"] for field in told["fields"]]
+
+
+def test_the_record_stands_as_the_judge_was_given_it(tmp_path: Path) -> None:
+    row = {"note": "n", **pairs(1)[0]}
+    row = {"id": row.pop("id"), **dict(reversed(row.items()))}
+    fields = [
+        (field["name"], field["input"]) for field in detail(judged(tmp_path, "pairwise", [row]), "p0")["fields"]
+    ]
+    assert fields[:3] == [("instruction", True), ("response_a", True), ("response_b", True)]
+    assert [one for one in fields[3:] if one[0] != "id"] == [
+        ("model_b", False),
+        ("model_a", False),
+        ("note", False),
+    ]
+
+
+def test_an_evaluation_is_shown_with_the_runs_that_it_is_of(tmp_path: Path) -> None:
+    out = judged(tmp_path, "truthfulness", truth_rows(8), mode="score")
+    assert overview(out)["distilled"] is None
+    found = measure({"student": out, "teacher": out}, Wanted("test", Asked([])), tmp_path / "labels.jsonl")
+    keep(out, found)
+    told = overview(out)["distilled"]
+    assert [judge["role"] for judge in told["test"]["judges"]] == ["student", "teacher"]
+    # Where `distill evaluate` had a model judge, the run is in a folder of the evaluation's.
+    whole, run = tmp_path / "whole", tmp_path / "whole" / "runs" / "test" / "student"
+    run.parent.mkdir(parents=True)
+    keep(whole, found)
+    (out / "evaluation.json").rename(out / "evaluation.old")
+    out.rename(run)
+    assert list(overview(run)["distilled"]) == ["test"]
+    (run / "evaluation.json").write_text('{"sets": 3}')
+    told = overview(run)
+    assert told["distilled"] is None
+    assert any("is not what this localjudge writes" in note for note in told["notes"])

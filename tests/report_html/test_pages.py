@@ -163,6 +163,8 @@ def test_the_words_that_two_texts_do_not_share_are_marked(tmp_path: Path, tab: T
     out = judged(tmp_path, "pairwise", pairs(12), KeptEngine(), judge_settings=["tie=true"])
     page = tab.open(write_report(out), "#r0/case/p1")
     page.wait_for_selector(".pair")
+    names = page.locator(".record .field .name").all_inner_texts()
+    assert names[:3] == ["instruction", "response_a", "response_b"]
     assert page.locator(".pair del").all_inner_texts() == ["light"]
     assert page.locator(".pair ins").all_inner_texts() == ["far"]
     page.uncheck(".record .check input")

@@ -34,6 +34,7 @@ from localjudge.run.checklists import (
     shared_folder,
     unlock,
 )
+from localjudge.run.compare import comparisons_of
 from localjudge.run.export import export
 from localjudge.run.importing import import_verdicts
 from localjudge.run.runner import Run, Settings
@@ -592,3 +593,28 @@ def test_a_real_model_writes_and_grades_by_valid_lists(
     assert len(kept) == len({verdict.id.split("-")[0] for verdict in whole.values() if verdict.status == "ok"})
     given = judged(job.path / "given", Checklist.model_validate(RUBRIC))
     assert {verdict.status for verdict in given.values()} == {"ok"}
+
+
+def test_a_task_with_controls_in_it_is_edited_all_the_same(job: Job) -> None:
+    write_rows(job.records, [{"id": "a", "task": "ring \u0007 \u001b[31m \ufffe", "response": "Planes: 1"}])
+    job.run(played())
+    [(_, kept)] = all_kept()
+    assert edit(str(kept.key), editor="true") is None
+
+
+def test_rewards_say_what_has_none_and_a_panel_has_them_without_items(job: Job, tmp_path: Path) -> None:
+    write_rows(job.records, [*rows(1, 2), {"id": "x", "task": "", "response": "y"}])
+    job.run(played(), samples=3, temperature=0.7, skip_invalid=True)
+    done = export(job.out, "rewards", tmp_path / "rewards.jsonl")
+    assert (done.rows, done.left_out) == (2, 1)
+    assert (done.first_left_out or "").count("records.jsonl:3") == 1
+    told = [json.loads(line) for line in (tmp_path / "rewards.jsonl").read_text().splitlines()]
+    assert [row["items"] for row in told] == [[], []]
+
+
+def test_runs_of_a_checklist_are_compared(job: Job, tmp_path: Path) -> None:
+    job.run(played())
+    job.run(played(), model={"fingerprint": "f" * 64}, out=tmp_path / "other")
+    [found], text = comparisons_of([job.out, tmp_path / "other"])
+    assert list(found.titles) == ["essential", "additional"]
+    assert "cannot be judged" not in text

@@ -33,39 +33,44 @@ function case_badges(it, row) {
     row.order_gap !== null && row.order_gap !== undefined ? badge(say("ordergap", number(row.order_gap, 2)), row.order_gap > 0.3 ? "warn" : "") : null);
 }
 
-/* The judge's inputs first, pairs side by side; then what else the record has, short things together. */
+/* The judge's inputs in its order, pairs side by side; then what else the record has, short things together. */
 function record_fields(detail, quotes) {
-  const rest = detail.fields.filter((field) => !in_pair(detail, field.name) && field.name !== "id");
+  const rest = detail.fields.filter((field) => field.name !== "id");
   const short = (field) => !field.input && (field.kind === "text" ? field.value.length <= 80 && !field.value.includes("\n") : field.kind === "json" && (field.value === null || typeof field.value !== "object"));
   const facts = rest.filter(short);
   return [
-    rest.filter((field) => field.input).map((field) => field_box(field, quotes)),
-    paired(detail, quotes),
-    rest.filter((field) => !field.input && !short(field)).map((field) => field_box(field, quotes)),
+    boxes(detail, rest.filter((field) => field.input), quotes),
+    boxes(detail, rest.filter((field) => !field.input && !short(field)), quotes),
     facts.length ? h("dl.facts", facts.map((field) => h("div", h("dt", field.label ?? field.name), h("dd", { dir: "auto" }, String(field.value))))) : null,
   ];
 }
-const in_pair = (detail, name) => (detail.pairs ?? []).some((stem) => name === `${stem}_a` || name === `${stem}_b`);
-function paired(detail, quotes) {
-  const field = (name) => detail.fields.find((one) => one.name === name);
-  return (detail.pairs ?? []).map((stem) => {
-    const a = field(`${stem}_a`), b = field(`${stem}_b`);
-    if (!a || !b) return null;
-    if (a.kind !== "text" || b.kind !== "text") return h("div.pair", field_box(a, quotes), field_box(b, quotes));
-    let marks = true;
-    const box = h("div.pair");
-    const told = h("span.told");
-    const draw = () => {
-      const apart = marks ? difference(a.value, b.value) : null;
-      told.textContent = marks && !apart ? ` (${say("toolong")})` : "";
-      const body = (one, i) => (apart && one.value.length <= SHOWN
-        ? h("div.text", { dir: "auto" }, apart[i].map((token) => (token.own && token.text.trim() ? h(i ? "ins" : "del", token.text) : visible(token.text))))
-        : null);
-      box.replaceChildren(field_box(a, quotes, body(a, 0)), field_box(b, quotes, body(b, 1)));
-    };
-    draw();
-    return [box, h("label.check", h("input", { type: "checkbox", checked: true, onchange: (event) => { marks = event.target.checked; draw(); } }), say("differences"), told)];
+/* Both of a pair stand where the first of them does. */
+function boxes(detail, fields, quotes) {
+  const drawn = new Set();
+  return fields.map((field) => {
+    const stem = (detail.pairs ?? []).find((one) => field.name === `${one}_a` || field.name === `${one}_b`);
+    const [a, b] = ["a", "b"].map((end) => stem !== undefined && fields.find((one) => one.name === `${stem}_${end}`));
+    if (!a || !b) return field_box(field, quotes);
+    if (drawn.has(stem)) return null;
+    drawn.add(stem);
+    return pair_box(a, b, quotes);
   });
+}
+function pair_box(a, b, quotes) {
+  if (a.kind !== "text" || b.kind !== "text") return h("div.pair", field_box(a, quotes), field_box(b, quotes));
+  let marks = true;
+  const box = h("div.pair");
+  const told = h("span.told");
+  const draw = () => {
+    const apart = marks ? difference(a.value, b.value) : null;
+    told.textContent = marks && !apart ? ` (${say("toolong")})` : "";
+    const body = (one, i) => (apart && one.value.length <= SHOWN
+      ? h("div.text", { dir: "auto" }, apart[i].map((token) => (token.own && token.text.trim() ? h(i ? "ins" : "del", token.text) : visible(token.text))))
+      : null);
+    box.replaceChildren(field_box(a, quotes, body(a, 0)), field_box(b, quotes, body(b, 1)));
+  };
+  draw();
+  return [box, h("label.check", h("input", { type: "checkbox", checked: true, onchange: (event) => { marks = event.target.checked; draw(); } }), say("differences"), told)];
 }
 
 /* body: what is shown as the text, where it is drawn already. */
@@ -117,8 +122,8 @@ function judgement(it, row, detail) {
     decisions_box(detail.decisions),
     dimensions_box(it, detail),
     dual_box(detail.dual),
-    items_box(detail.items),
-    shown.map((answer) => answer_box(questions[answer.id], answer, detail)),
+    items_box(detail.items, Object.fromEntries(answers.map((answer) => [answer.id, answer]))),
+    by_stream(detail.dual, shown).map(([name, list]) => [name && h("h3", say(name)), list.map((answer) => answer_box(questions[answer.id], answer, detail))]),
     orders_box(questions, detail),
     members_box(questions, detail),
     detail.usage && h("p.told", say("usage", detail.usage.asks, count(detail.usage.prompt), count(detail.usage.written))),
@@ -152,23 +157,39 @@ function dimensions_box(it, detail) {
       h("ul", one.measures.map(measure)));
   }));
 }
+/* [stream, its answers]; of a judge that has none, all under no name. */
+function by_stream(dual, answers) {
+  if (!dual) return [["", answers]];
+  const readers = Object.keys(dual.personas);
+  const of_reader = (answer) => answer.id === "persona_match" || readers.some((reader) => answer.id.startsWith(`${reader}_`));
+  return [["technical", answers.filter((answer) => !of_reader(answer))], ["persona", answers.filter(of_reader)]].filter(([, list]) => list.length);
+}
 /* A dual-control judge's two streams, the gate between them, and what would help. */
 function dual_box(dual) {
   if (!dual) return null;
-  const lines = (parts) => Object.entries(parts).map(([name, value]) => [name, value === null ? "" : whisker(value, null, null, [0, 1], 150), value === null ? say("cannot") : number(value, 2)]);
+  const lines = (parts, share = () => "") => Object.entries(parts).map(([name, value]) => [[name, h("span.told", share(name))], value === null ? "" : whisker(value, null, null, [0, 1], 150), value === null ? say("cannot") : number(value, 2)]);
+  const several = Object.keys(dual.personas).length > 1;
   return h("div.answer", h("div.answer-head", h("span.name", say("streams")),
     badge(`${say("technical")} ${number(dual.technical, 2)}`), dual.persona === null ? null : badge(`${say("persona")} ${number(dual.persona, 2)}`),
     dual.gate.length ? badge(say("gateclosed", dual.gate.join(", ")), "bad") : badge(say("gateopen"), "good")),
+  h("p.told", [say("fused", number(dual.weights[0], 2), number(dual.weights[1], 2), number(dual.fused, 3)), dual.ceiling === null ? null : say("ceiling", number(dual.ceiling, 3)), dual.skipped ? say("spared") : null].filter(Boolean).join(" ")),
   table([say("technical"), "", ""], lines(dual.parts), [2], say("technical")),
-  Object.keys(dual.personas).length ? table([say("persona"), "", ""], lines(dual.personas), [2], say("persona")) : null,
+  Object.keys(dual.personas).length ? table([say("persona"), "", ""], lines(dual.personas, (name) => several ? ` · ${percent(dual.mix[name], 0)}` : ""), [2], say("persona")) : null,
   dual.suggestions.length ? [h("h3", say("suggestions")), h("ul", dual.suggestions.map((one) => h("li", { dir: "auto" }, one.text, h("span.told", ` · ${one.because}`))))] : null);
 }
-function items_box(items) {
+/* A checklist's items with what each earned; first what is worst, essential items of the greatest weight and no credit. */
+function items_box(items, answers) {
   if (!items?.length) return null;
+  const earned = (list) => `${number(list.reduce((sum, item) => sum + item.credit * item.weight, 0), 1)} / ${count(list.reduce((sum, item) => sum + item.weight, 0))}`;
   const kind = (credit) => (credit === 1 ? "good" : credit === 0 ? "bad" : "warn");
-  return h("div.answer", h("div.answer-head", h("span.name", say("checklist"))), h("ul.lines", items.map((item) => h("li",
-    h("div", badge(number(item.credit, 1), kind(item.credit)), " ", h("strong", { dir: "auto" }, item.criterion), h("span.told", ` · ${item.essential ? say("essential") : say("additional")} · ${say("weight")} ${item.weight}`)),
-    item.reference ? h("p.told", { dir: "auto" }, item.reference) : null, item.rationale ? h("p", { dir: "auto" }, item.rationale) : null))));
+  const critical = (item) => item.essential && item.weight === 3 && item.credit === 0;
+  const groups = [["criticals", items.filter(critical)], ["essential", items.filter((item) => item.essential && !critical(item))], ["additional", items.filter((item) => !item.essential)]];
+  return h("div.answer.checklist", h("div.answer-head", h("span.name", say("checklist")), badge(say("earned", earned(items)))), groups.filter(([, list]) => list.length).map(([name, list]) => [
+    h("h3", name === "criticals" ? badge(say(name), "bad") : say(name), name === "criticals" ? null : h("span.told", ` · ${earned(list)}`)),
+    h("ul.lines", list.map((item) => h("li", badge(number(item.credit, 1), kind(item.credit), say("credit")),
+      h("div", h("div", h("strong", { dir: "auto" }, item.criterion), h("span.told", ` · ${say("weight")} ${item.weight}`)),
+        item.reference ? h("p.told", { dir: "auto" }, item.reference) : null, item.rationale ? h("p", { dir: "auto" }, item.rationale) : null,
+        answers[item.id]?.distribution && likely(answers[item.id].distribution, item.credit)))))]));
 }
 function answer_box(question, answer, detail, small = false) {
   if (!question || question.type === "text") {
@@ -198,7 +219,7 @@ function findings_box(question, answer) {
       return h(`li${verified === false ? ".unverified" : ""}`,
         verified === false ? h("s", { dir: "auto" }, quote) : button(quote, go, { class: "plain quote", dir: "auto" }),
         verified === false ? badge(say("unverified"), "warn") : null,
-        Object.entries(rest).map(([key, value]) => h("div.told", { dir: "auto" }, `${key}: `, h("span.value", String(value)))),
+        Object.entries(rest).filter(([, value]) => value !== null).map(([key, value]) => h("div.told", { dir: "auto" }, `${key}: `, h("span.value", String(value)))),
         settled !== undefined ? h("div.told", { dir: "auto" }, badge(say("settledby")), ` ${why ?? ""}`) : null);
     })));
 }

@@ -21,7 +21,7 @@ from typing import Any
 from localjudge.errors import LocalJudgeError, RunError
 from localjudge.judge.spec import JudgeSpec
 from localjudge.records import Record
-from localjudge.report.html.data import RunData, field_of, judge_data, labels_of
+from localjudge.report.html.data import RunData, field_of, in_order, judge_data, labels_of
 from localjudge.report.html.ranking import outcomes, ranking, wins
 from localjudge.run.candidates import Comparison, shown
 from localjudge.run.compare import comparisons_of
@@ -100,7 +100,13 @@ class Compared:
                 self.groups.append((judge, [RunData(run) for run in runs if (run / "run.json").is_file()]))
         else:
             self.groups.append(("", [RunData(one) for one in directories]))
-        self._names = _names(directories, self.groups)
+        names = _names(directories, self.groups)
+        # By folder: of several suites one may lack a judge.
+        self._names = {
+            one / "judges" / judge if suites else one: name
+            for judge, _ in self.groups
+            for one, name in zip(directories, names, strict=True)
+        }
         self._crossed: dict[tuple[str, str, str, str], _Crossed] = {}
         self._met = 0
 
@@ -129,11 +135,11 @@ class Compared:
         first, *others = runs
         found = False
         for record, verdict in first.pairs():
-            sides = [_Side(self._names[0], first, record, verdict)]
-            for name, other in zip(self._names[1:], others, strict=False):
+            sides = [_Side(self._names[first.directory], first, record, verdict)]
+            for other in others:
                 told = other.verdict(verdict.id)
                 if told is not None:
-                    sides.append(_Side(name, other, other.record(verdict.id), told))
+                    sides.append(_Side(self._names[other.directory], other, other.record(verdict.id), told))
             if len(sides) > 1:
                 found = True
                 self._cross(sides)
@@ -200,21 +206,21 @@ class Compared:
     def detail_of(self, name: str, sides: list[_Side], *, prompts: bool = False) -> dict[str, Any]:
         """Without prompts, whatever is asked: each run has its own."""
         own = [side.record.fields if side.record else {} for side in sides]
-        inputs = {item.name for side in sides for item in side.data.spec.inputs}
+        inputs = {item.name: item for side in sides for item in side.data.spec.inputs}
         fields: list[dict[str, Any]] = []
         pairs: list[str] = []
-        for key in dict.fromkeys(key for one in own for key in one):
+        for key, is_input in in_order(dict.fromkeys(key for one in own for key in one), inputs.values()):
             values = [one.get(key) for one in own]
             if all(value == values[0] for value in values):
-                fields.append(field_of(key, values[0], key in inputs))
-            elif key in inputs and len(sides) == 2:
+                fields.append(field_of(key, values[0], is_input))
+            elif is_input and len(sides) == 2:
                 pairs.append(key)
                 for end, side, value in zip("ab", sides, values, strict=True):
                     fields.append({**field_of(f"{key}_{end}", value, True), "label": f"{key}: {side.name}"})
             else:
                 for side, value in zip(sides, values, strict=True):
                     if value is not None:
-                        fields.append({**field_of(key, value, key in inputs), "label": f"{key}: {side.name}"})
+                        fields.append({**field_of(key, value, is_input), "label": f"{key}: {side.name}"})
         stems = [stem for stem in sides[0].data.spec.pairs if all(f"{stem}_{end}" in own[0] for end in "ab")]
         told = []
         for side in sides:
@@ -233,7 +239,7 @@ class Compared:
         first = self.groups[0][1][0]
         return {
             "format": 1,
-            "title": " · ".join(self._names) if not self.of_one else first.spec.name,
+            "title": " · ".join(dict.fromkeys(self._names.values())) if not self.of_one else first.spec.name,
             "opening": "",
             "judge": judge_data(first.spec),
             "notes": self.notes + [note for _, runs in self.groups for run in runs for note in run.notes],

@@ -6,11 +6,12 @@ shapes, which the scripts beside and `localjudge view` go by:
 overview  title, judge (`judge_data`), provenance [[key, value]], summary (summary.json), opening, warnings, notes,
           reading {question: {n, confidence, mass}}, slices {field: {value: {n, judged, mean, low, high, passed}}},
           ranking and wins (of pairs whose records name model_a and model_b), gold {target: labels}, agreement,
-          audit, distilled (their JSON): each or None, figures [{name, image}]
+          audit (their JSON), distilled {set: `distill.evaluate.Evaluation`}: each or None, figures [{name, image}]
 row       id, status, overall, passed, grade, scores, red_lines, unsure, inconsistent, order_gap, preference,
           answers {question: label, labels or None}, confidence, mass (the least of its answers), gold {target:
           {judge, gold, same}}, fields (short ones, to slice by), text (to search in)
-detail    id, status, fields [{name, kind: text|json|images, value, input}], pairs [stem], and, unless blind, error,
+detail    id, status, fields [{name, kind: text|json|images, value, input}] (inputs first, in the judge's
+          order), pairs [stem], and, unless blind, error,
           overall, passed, grade, scores, rationale, answers [answer], orders [[answer]], decisions, measures,
           dimensions, dual, items, decided_by, members, split, unsure, order_gap, usage, gold, report, and asks
           (`Replay.asks`)
@@ -26,7 +27,7 @@ import json
 import math
 import sqlite3
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from localjudge.errors import LocalJudgeError, RecordsError, RunError, did_you_m
 from localjudge.judge.questions import FindingsQuestion, FlagsQuestion, Question, TextQuestion
 from localjudge.judge.reading import confidence
 from localjudge.judge.spec import JudgeSpec
-from localjudge.records import BadRecord, Record, read_records
+from localjudge.records import BadRecord, Field, Record, read_records
 from localjudge.report.html.ranking import Outcome, ranking, wins
 from localjudge.report.markdown import opening, provenance, warnings
 from localjudge.report.record import RecordReport
@@ -270,12 +271,13 @@ class RunData:
         self, record: Record | None, verdict: Verdict, *, blind: bool = False, prompts: bool = True
     ) -> dict[str, Any]:
         """prompts: with its prompts and completions; without, `asks` is None."""
-        names = {item.name for item in self.spec.inputs}
         fields = record.fields if record else {}
         shown = {
             "id": verdict.id,
             "where": record.where if record else None,
-            "fields": [field_of(name, value, name in names) for name, value in fields.items()],
+            "fields": [
+                field_of(name, fields[name], is_input) for name, is_input in in_order(fields, self.spec.inputs)
+            ],
             "pairs": [stem for stem in self.spec.pairs if f"{stem}_a" in fields and f"{stem}_b" in fields],
         }
         if blind:
@@ -366,7 +368,7 @@ class RunData:
             "gold": self._targets or None,
             "agreement": self._json("agreement.json"),
             "audit": self._json("audit.json"),
-            "distilled": self._json("distill.json"),
+            "distilled": self._distilled(),
             "figures": self._figures(),
             "notes": self.notes,
         }
@@ -388,6 +390,26 @@ class RunData:
     def _json(self, name: str) -> Any:
         with contextlib.suppress(OSError, ValueError):
             return json.loads((self.directory / name).read_text(encoding="utf-8"))
+        return None
+
+    def _distilled(self) -> dict[str, Any] | None:
+        """What `distill evaluate` wrote into this folder, or, having judged here itself, above it."""
+        here = self.directory.resolve()
+        for folder in (here, *here.parents[:3]):
+            if not (folder / "evaluation.json").is_file():
+                continue
+            from localjudge.distill.evaluate import read
+
+            try:
+                sets = read(folder).sets
+            except LocalJudgeError as error:
+                self._note(str(error).splitlines()[0])
+                return None
+            return {
+                name: one.model_dump(mode="json")
+                for name, one in sets.items()
+                if folder == here or any(folder / "runs" / name / judge.role == here for judge in one.judges)
+            } or None
         return None
 
     def _figures(self) -> list[dict[str, str]]:
@@ -491,6 +513,12 @@ def _short(value: Any) -> str | None:
     if isinstance(value, str):
         return value if 0 < len(value) <= LONGEST_VALUE and "\n" not in value else None
     return f"{value:g}" if isinstance(value, int | float) else None
+
+
+def in_order(names: Iterable[str], inputs: Iterable[Field]) -> list[tuple[str, bool]]:
+    """(name, whether it is an input) of each: the judge's inputs first, as it is given them."""
+    places = {item.name: place for place, item in enumerate(inputs)}
+    return [(name, name in places) for name in sorted(names, key=lambda name: places.get(name, len(places)))]
 
 
 def field_of(name: str, value: Any, is_input: bool) -> dict[str, Any]:

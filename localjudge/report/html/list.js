@@ -19,11 +19,13 @@ const answered = (row, question, label) => {
   return Array.isArray(value) ? value.includes(label) : String(value ?? "cannot_judge") === label;
 };
 
+/* A question or field, and the value that stands after the first tab. */
+const halves = (text) => [text.slice(0, Math.max(text.indexOf("\t"), 0)), text.slice(text.indexOf("\t") + 1)];
+
 /* The rows that a filter leaves, in its order. haystacks: row -> what is searched, in small letters. */
 function filtered(rows, filter, haystacks) {
   const words = filter.text.toLowerCase().split(/\s+/).filter(Boolean);
-  const [question, label] = filter.answer.split("\t");
-  const [field, value] = filter.field.split("\t");
+  const [question, label] = halves(filter.answer), [field, value] = halves(filter.field);
   const bound = (text, otherwise) => (text === "" || Number.isNaN(Number(text)) ? otherwise : Number(text));
   const low = bound(filter.low, -Infinity), high = bound(filter.high, Infinity);
   const surelow = bound(filter.surelow, -Infinity), surehigh = bound(filter.surehigh, Infinity);

@@ -24,7 +24,7 @@ function overview_page(it, rows) {
     cascade_section(s.cascade),
     agreement_section(it),
     audit_section(it.audit),
-    it.distilled && section(say("distilled"), tree(it.distilled)),
+    distilled_section(it.distilled),
     section(say("provenance"), h("details", h("summary", judge.name, " ", judge.version),
       table(["", ""], it.provenance.map(([key, value]) => [key, h("span.wrap", value)])))),
   ]);
@@ -54,7 +54,7 @@ function scores_section(it) {
   const means = Object.entries({ [say("overall")]: it.summary.overall, ...it.summary.scores }).filter(([, mean]) => mean);
   if (!means.length) return null;
   return section(say("scores"), table([say("score"), "", say("mean"), "95 %", "n", say("missing")],
-    means.map(([name, mean]) => [title_of(it, name), whisker(mean.mean, mean.low, mean.high, mean.scale), number(mean.mean, 2),
+    means.map(([name, mean]) => [title_of(it, name), whisker(mean.mean, mean.low, mean.high, mean.scale, 140), number(mean.mean, 2),
       mean.low === null ? "–" : `${number(mean.low, 2)} – ${number(mean.high, 2)}`, count(mean.n), count(mean.missing)]), [2, 3, 4, 5], say("scores")));
 }
 function red_lines_section(it) {
@@ -178,6 +178,36 @@ function audit_section(audit) {
   return section(say("audit"), table([say("changed"), "n", say("mindchanged"), say("shift"), say("verdict")],
     audit.findings.filter((one) => one.n).map((one) => [h("span", { title: one.what }, one.name), count(one.n), told(one.flips), told(one.shift),
       badge(one.grade, one.grade === "serious" ? "bad" : one.grade === "none seen" ? "good" : "warn")]), [1, 2, 3], say("audit")));
+}
+
+/* A student, what it was and its teacher, by sets of records. */
+function distilled_section(sets) {
+  if (!sets) return null;
+  const told = (one) => (one.value === null ? "–" : `${number(one.value, 3)}${one.low === null ? "" : ` (${number(one.low, 3)} – ${number(one.high, 3)})`}`);
+  const of_point = (one) => [percent(one.escalated), `${percent(one.agreement)} (${percent(one.low)} – ${percent(one.high)})`];
+  const held = (title, judges, side) => {
+    const targets = [...new Set(judges.flatMap((judge) => judge[side].map((one) => one.target)))];
+    return targets.map((target) => {
+      const rows = judges.map((judge) => [judge, judge[side].find((one) => one.target === target)]).filter(([, one]) => one);
+      const names = [...new Set(rows.flatMap(([, one]) => one.figures.map((figure) => figure.name)))];
+      return h("figure", h("figcaption", h("strong", title), h("span.ask", target, " · ", say("intervals"))),
+        table([say("judge"), say("model"), "n", ...names.map((name) => name.replaceAll("_", " "))], rows.map(([judge, one]) => [say(judge.role), judge.model, count(one.n),
+          ...names.map((name) => { const figure = one.figures.find((each) => each.name === name); return figure ? told(figure) : "–"; })]), [2, ...names.map((_, i) => i + 3)], `${title}: ${target}`));
+    });
+  };
+  return section(say("distilled"), Object.values(sets).map((one) => [
+    h("h3", { dir: "auto" }, one.name),
+    held(say("agreement"), one.judges, "people"),
+    held(say("withteacher"), one.judges, "teacher"),
+    one.kept.filter((kept) => kept.share !== null).map((kept) => h("p", say("keeps", percent(kept.share), kept.low === null ? "" : ` (${percent(kept.low)} – ${percent(kept.high)})`, kept.figure.replaceAll("_", " "), kept.target))),
+    table([say("judge"), say("judged"), say("rate"), say("tokens"), say("relative")], one.judges.map((judge) => [say(judge.role), `${count(judge.judged)} / ${count(judge.verdicts)}`,
+      number(judge.speed.per_second, 2), number(judge.speed.prompt + judge.speed.written, 0), number(judge.speed.relative, 3)]), [1, 2, 3, 4], say("distilled")),
+    one.cascades.map((it) => h("figure", h("figcaption", h("strong", say("cascade")), h("span.ask", `${it.target} · ${say("wanted", percent(it.wanted))}`)),
+      table(["", say("escalated"), say("agreementshare")], [["chosen", it.chosen], ["attainable", it.best], ["heldout", it.held_out]].filter(([, point]) => point).map(([name, point]) => [say(name), ...of_point(point)]), [1, 2], say("cascade")))),
+    one.audits.length ? table([say("judge"), say("changed"), "n", say("mindchanged"), say("verdict")], one.audits.map((it) => [say(it.role), it.name, count(it.n),
+      it.flips === null ? "–" : `${percent(it.flips)} (${percent(it.low)} – ${percent(it.high)})`, it.grade]), [2, 3], say("audit")) : null,
+    one.notes.map((note) => h("p.note", note)),
+  ]));
 }
 
 /* Several runs side by side: `compare.py`. */
