@@ -101,6 +101,7 @@ VLLM = {"engine", "random_engine"}
 OWN_VLLM = ("tests/engines/test_vllm_killed.py", "tests/engines/test_server.py", "tests/test_serving.py")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For `pytest -n 2 --dist loadgroup`: whatever needs vLLM in one process, the longest work and so the first,
     so that no two models are loaded at once; of the rest each file in one, with its own fixtures."""
