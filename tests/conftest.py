@@ -103,15 +103,7 @@ OWN_VLLM = ("tests/engines/test_vllm_killed.py", "tests/engines/test_server.py",
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For `pytest -n 2 --dist loadgroup`: whatever needs vLLM in one process, the longest work and so the first,
-    so that no two models are loaded at once; of the rest each file in one, with its own fixtures."""
-
-    def group(item: pytest.Item) -> str:
-        file = item.nodeid.partition("::")[0]
-        if file in OWN_VLLM or VLLM & set(getattr(item, "fixturenames", ())):
-            return "vllm"
-        return "airgap" if file.startswith("tests/airgap/") else file
-
+    """Marks what needs vLLM, all of which scripts/test runs in one process: no two models are loaded at once."""
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(group(item)))
-    items.sort(key=lambda item: group(item) != "vllm")
+        if item.nodeid.startswith(OWN_VLLM) or VLLM & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.vllm)
