@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -183,11 +183,13 @@ def test_a_reader_that_stops_early_is_no_error() -> None:
 
 
 def test_help_is_there_at_once() -> None:
+    """In processor time, as other work on the machine stretches the clock's."""
     seconds = []
     for _ in range(3):
-        started = time.monotonic()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([SCRIPT, "--help"], capture_output=True, text=True, timeout=60, check=True)
-        seconds.append(time.monotonic() - started)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(seconds) < 0.5
     for expected in ("run", "report", "judges", "models", "--debug"):
         assert expected in done.stdout
