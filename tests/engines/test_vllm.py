@@ -199,10 +199,11 @@ def test_labels_are_read_as_from_the_whole_vocabulary(random_engine: Any, loop: 
     from vllm import SamplingParams
 
     labels = ("1", "2", "3", "4", "5")
-    completion = loop.run(random_engine.complete(Ask(HELLO, labels=labels)))
+    ask = Ask(HELLO, labels=labels)
+    completion = loop.run(random_engine.complete(ask))
     prompt = random_engine._encoder.encode(HELLO)
     whole = SamplingParams(temperature=0, max_tokens=1, detokenize=False, logprobs=-1)
-    output = loop.run(random_engine._generate(prompt, whole))
+    output = loop.run(random_engine._generate(ask, prompt, whole))
     vocabulary = {token: math.exp(entry.logprob) for token, entry in output.outputs[0].logprobs[0].items()}
     assert math.fsum(vocabulary.values()) == pytest.approx(1, abs=1e-4)
     likely = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -586,13 +587,15 @@ def test_a_real_model_writes_and_grades_by_valid_lists(
                 assert all(item.rationale for item in items)
         return told
 
+    given = judged(job.path / "given", Checklist.model_validate(RUBRIC))
+    assert {verdict.status for verdict in given.values()} == {"ok"}
+    if not os.environ.get("LOCALJUDGE_THOROUGH"):  # a minute and more
+        return
     whole = judged(job.out, None)
     assert {verdict.status for verdict in whole.values()} <= {"ok", "incomplete"}
     assert all("no checklist came about" in str(v.error) for v in whole.values() if v.status != "ok")
     kept = [read_kept(path) for path in (job.out / "checklists").glob("*.json")]
     assert len(kept) == len({verdict.id.split("-")[0] for verdict in whole.values() if verdict.status == "ok"})
-    given = judged(job.path / "given", Checklist.model_validate(RUBRIC))
-    assert {verdict.status for verdict in given.values()} == {"ok"}
 
 
 def test_a_task_with_controls_in_it_is_edited_all_the_same(job: Job) -> None:
