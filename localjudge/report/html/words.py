@@ -195,7 +195,7 @@ _BOTH: dict[str, tuple[str, str]] = {
     "differences": ("Differences marked", "标出差异"),
     "toolong": ("too long to compare", "过长，未比较"),
     "picture": ("Picture {0} of {1}", "图片 {0}/{1}"),
-    "usage": ("{0} asks, {1} tokens read, {2} written", "{0} 次提问，读入 {1}，写出 {2} 词元"),
+    "usage": ("asks: {0}; tokens read: {1}, written: {2}", "{0} 次提问，读入 {1}，写出 {2} 词元"),
     "entropy": ("entropy {0} bits", "熵 {0} 比特"),
     "expected": ("expected {0} ± {1}", "期望 {0} ± {1}"),
     "keys": (
