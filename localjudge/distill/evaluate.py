@@ -74,11 +74,12 @@ class Speed(_Model):
 
 class Judged(_Model):
     """One of the judges. people, teacher: its agreement with these; none with itself. distance: of its labels'
-    probabilities from the teacher's, the mean Kullback-Leibler divergence in nats, by question."""
+    probabilities from the teacher's, the mean Kullback-Leibler divergence in nats, by question. fingerprint: of the
+    model; None of judgements that were imported."""
 
     role: Role
     model: str
-    fingerprint: str
+    fingerprint: str | None
     mode: str
     engine: str | None
     run: str

@@ -26,6 +26,7 @@ from localjudge.distill.evaluating import EvaluationRun
 from localjudge.engines.base import Ask, Completion
 from localjudge.errors import LocalJudgeError, RunError
 from localjudge.judge.loading import load_judge
+from localjudge.run.importing import import_verdicts
 from localjudge.run.runner import Run, Settings
 from localjudge.run.store import read_verdicts
 from tests.run.conftest import Job
@@ -210,6 +211,22 @@ def test_runs_of_other_records_are_told(runs: dict[Role, Path], tmp_path: Path, 
         "the teacher's run is of another file than the untrained's, or of other fields of it: records are held to "
         "be the same where their ids are"
     ]
+
+
+def test_a_teacher_may_be_judgements_that_were_imported(runs: dict[Role, Path], tmp_path: Path) -> None:
+    """As of people, or of a model behind an API: nothing is known of its weights."""
+    rows = [
+        {"id": f"t{i}", "question": "?", "answer": f"It is number {i}.", "label": truth(i), "said": truth(i)}
+        for i in range(N)
+    ]
+    (tmp_path / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    spec = load_judge("truthfulness")
+    import_verdicts(spec, tmp_path / "said.jsonl", tmp_path / "said", mapping={"truthful": "said"})
+    judged = {"student": runs["student"], "teacher": tmp_path / "said"}
+    found = measure(judged, wanted(), tmp_path / "labels.jsonl")
+    of_teacher = next(one for one in found.judges if one.role == "teacher")
+    assert of_teacher.fingerprint is None
+    assert figure(of_teacher.people, "accuracy").value == 1
 
 
 def test_runs_of_different_judges_are_refused(runs: dict[Role, Path], tmp_path: Path) -> None:
