@@ -24,14 +24,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from localjudge.agreement.agree import Figure
 from localjudge.distill.data import DataSettings, folded, folded_text, make, twins_of
 from localjudge.distill.evaluate import accuracies
-from localjudge.errors import LocalJudgeError, RecordsError, RunError, did_you_mean
+from localjudge.errors import LocalJudgeError, RecordsError, did_you_mean
 from localjudge.judge.spec import JudgeSpec
 from localjudge.models import LocalModel
 from localjudge.records import BadRecord, Record, read_records
 from localjudge.report.markdown import percent, table
 from localjudge.run.cascade import as_line, doubt, sureness
 from localjudge.run.runner import Run
-from localjudge.run.store import RunDirectory, differences, read_verdicts, write_atomically, writing
+from localjudge.run.store import RunDirectory, claim, read_verdicts, write_atomically, writing
 from localjudge.verdict import Verdict
 
 
@@ -157,18 +157,9 @@ class RoundsRun:
             "how": {key: value for key, value in asdict(self.how).items() if key not in ("rounds", "wanted")},
             **self.made_by,
         }
-        if file.is_file() and (self.directory / "pool.jsonl").is_file():
-            try:
-                changed = differences(json.loads(file.read_text(encoding="utf-8")), made_by)
-            except ValueError:
-                changed = ["rounds.json is broken"]
-            if changed:
-                raise RunError(
-                    "this folder holds other rounds:\n  " + "\n  ".join(changed),
-                    where=str(self.directory),
-                    fix="give another -o, or go on with what began them",
-                )
-        write_atomically(file, json.dumps(made_by, ensure_ascii=False, indent=1) + "\n")
+        if not (self.directory / "pool.jsonl").is_file():
+            file.unlink(missing_ok=True)  # nothing was begun by it
+        claim(file, made_by, "other rounds", "give another -o, or go on with what began them")
 
     def _part(self) -> None:
         """Write held-out.jsonl and pool.jsonl, unless they are there: groups in an order drawn by hash, and in the

@@ -41,7 +41,7 @@ from localjudge.engines.inprocess import LONGEST_CONTEXT, AskCodec, first_line
 from localjudge.errors import ModelError, RunError
 from localjudge.model_files import hash_weights
 from localjudge.models import LocalModel
-from localjudge.run.store import differences, write_atomically
+from localjudge.run.store import claim, write_atomically
 
 DONE = "trained.json"
 
@@ -271,21 +271,12 @@ def _claim(out: Path, base: LocalModel, recipe: Recipe, settings: TrainSettings)
         "settings": settings.model_dump(),
     }
     begun = out.is_dir() and any(path != file for path in out.iterdir())
-    if file.is_file() and begun:
-        try:
-            changed = differences(json.loads(file.read_text(encoding="utf-8")), made_by)
-        except ValueError:
-            changed = ["training.json is broken"]
-        if changed:
-            raise RunError(
-                "this folder holds another training:\n  " + "\n  ".join(changed),
-                where=str(out),
-                fix="give another -o, or train with what began it",
-            )
-    elif begun:
+    if begun and not file.is_file():
         raise RunError("this folder holds something else", where=str(out), fix="give another -o")
     out.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, json.dumps(made_by, ensure_ascii=False, indent=1) + "\n")
+    if not begun:
+        file.unlink(missing_ok=True)
+    claim(file, made_by, "another training", "give another -o, or train with what began it")
 
 
 def load_student(base: LocalModel, settings: TrainSettings) -> Student:

@@ -26,7 +26,7 @@ from localjudge.records import BadRecord, Record, read_records
 from localjudge.report.summary import Cascade, Side, Summary, share
 from localjudge.run.reports import write_reports
 from localjudge.run.runner import CASCADE, PANEL, Run, write_summary
-from localjudge.run.store import RunDirectory, VerdictsById, differences, read_verdicts, write_atomically, writing
+from localjudge.run.store import RunDirectory, VerdictsById, claim, read_verdicts, writing
 from localjudge.verdict import Usage, Verdict
 
 Doubt = Literal["failed", "inconsistent", "unsure", "not confident"]
@@ -175,18 +175,8 @@ class CascadeRun:
         file = self.directory / CASCADE
         if not file.is_file() and any((self.directory / name).is_file() for name in ("run.json", PANEL)):
             raise RunError("this folder holds another run", where=str(self.directory), fix="give another -o")
-        if file.is_file():
-            try:
-                changed = differences(json.loads(file.read_text(encoding="utf-8")), self._judges)
-            except ValueError:
-                changed = [f"{CASCADE} is broken"]
-            if changed:
-                raise RunError(
-                    "this folder holds another cascade's run:\n  " + "\n  ".join(changed),
-                    where=str(self.directory),
-                    fix="give another -o (completions are shared, so that it is soon where this one was)",
-                )
-        write_atomically(file, json.dumps(self._judges, ensure_ascii=False, indent=1) + "\n")
+        fix = "give another -o (completions are shared, so that it is soon where this one was)"
+        claim(file, self._judges, "another cascade's run", fix)
 
     def _escalate(self, file: Path) -> int:
         """Write the records in doubt, unless they are written; how many they are."""

@@ -20,7 +20,7 @@ from localjudge.judge.panel import Combine, combine
 from localjudge.report.summary import Summary
 from localjudge.run.reports import write_reports
 from localjudge.run.runner import PANEL, Run, write_summary
-from localjudge.run.store import RunDirectory, VerdictsById, differences, read_verdicts, write_atomically, writing
+from localjudge.run.store import RunDirectory, VerdictsById, claim, read_verdicts, writing
 from localjudge.verdict import Verdict
 
 
@@ -101,18 +101,7 @@ class PanelRun:
         if not file.is_file() and (self.directory / "run.json").is_file():
             what = "this folder holds the run of one model"
             raise RunError(what, where=str(self.directory), fix="give another -o")
-        if file.is_file():
-            try:
-                changed = differences(json.loads(file.read_text(encoding="utf-8")), self._judges)
-            except ValueError:
-                changed = [f"{PANEL} is broken"]
-            if changed:
-                raise RunError(
-                    "this folder holds another panel's run:\n  " + "\n  ".join(changed),
-                    where=str(self.directory),
-                    fix="give another -o, or run with what made it",
-                )
-        write_atomically(file, json.dumps(self._judges, ensure_ascii=False, indent=1) + "\n")
+        claim(file, self._judges, "another panel's run", "give another -o, or run with what made it")
 
     def _combine(self, directory: RunDirectory) -> Summary:
         own = [_read(member.directory) for member in self.members]

@@ -84,6 +84,20 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], at: str = "") ->
     return found
 
 
+def claim(file: Path, made_by: Mapping[str, Any], what: str, fix: str) -> None:
+    """Write to `file`, in its folder, what decides all that the folder holds, as JSON; `made_by` has JSON values
+    only. Raises RunError, naming `what` it holds, when it says otherwise already."""
+    if file.is_file():
+        try:
+            changed = differences(json.loads(file.read_text(encoding="utf-8")), made_by)
+        except ValueError:
+            changed = [f"{file.name} is broken"]
+        if changed:
+            told = "\n  ".join((f"this folder holds {what}:", *changed))
+            raise RunError(told, where=str(file.parent), fix=fix)
+    write_atomically(file, json.dumps(made_by, ensure_ascii=False, indent=1) + "\n")
+
+
 def read_verdicts(directory: Path) -> Iterator[Verdict]:
     """The verdicts of a run, in the order in which they were reached. A torn last line is passed over."""
     path = directory / "verdicts.jsonl"
