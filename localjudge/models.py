@@ -204,6 +204,18 @@ def find_model(name_or_path: str, *, needs_chat_template: bool = True) -> LocalM
     raise ModelError(f"no model is called '{name_or_path}'", fix=did_you_mean(name_or_path, known))
 
 
+def adapter_folder(name_or_path: str) -> Path:
+    """The folder of an adapter alone, by its own path or its card's name. Raises ModelError."""
+    path = Path(name_or_path).expanduser()
+    if path.is_dir():
+        return path
+    known = {name: card for name, card in cards().items() if card.source.adapter}
+    if name_or_path not in known:
+        what = f"'{name_or_path}' is neither a folder nor an adapter that comes with localjudge"
+        raise ModelError(what, fix=did_you_mean(name_or_path, known))
+    return data_dir("models") / name_or_path
+
+
 def vocabulary_of(name: str | None) -> tuple[Vocabulary, str]:
     """How a model counts tokens, and its name. Without one: the embedded model's way or, where that is not here, a
     token a byte, which is the most."""

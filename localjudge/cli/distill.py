@@ -44,7 +44,9 @@ def data(
     hard: Annotated[
         bool, typer.Option("--hard", help="Take the teacher's likeliest label alone, not its probabilities.")
     ] = False,
-    rationales: Annotated[bool, typer.Option("--rationales", help="Keep the teacher's reasons.")] = False,
+    rationales: Annotated[
+        bool, typer.Option("--rationales", help="Also keep the teacher's reasons, for train --rationale-epochs.")
+    ] = False,
     records: Annotated[
         Path | None, typer.Option(help="What the runs judged, if not in the file they name: a batch's records.")
     ] = None,
@@ -94,6 +96,8 @@ def data(
         for key, of in counts.items():
             whole = sum(of.values()) or 1
             print(f"      {key}: " + ", ".join(f"{label} {100 * n / whole:.1f} %" for label, n in of.items()))
+    if recipe.reasons:
+        print("reasons " + ", ".join(f"{n} {split}" for split, n in recipe.reasons.items()))
     for why, n in sorted(recipe.left_out.items(), key=lambda item: -item[1]):
         print(f"left out {n}: {why}")
     print(f"training set  {out}")
@@ -122,7 +126,17 @@ def train(
     patience: Annotated[int, typer.Option(help="Stop after so many measures without a better one; 0 never.")] = 0,
     dev_rows: Annotated[int, typer.Option(help="The most rows of dev to measure on.")] = 500,
     max_steps: Annotated[int, typer.Option(help="Stop after so many steps; 0 after all epochs.")] = 0,
-    dtype: Annotated[str, typer.Option(help="bfloat16 or float32, of what is not trained.")] = "bfloat16",
+    rationale_epochs: Annotated[
+        float, typer.Option(help="Then learn the teacher's reasons, each so often; 0 not at all.")
+    ] = 0.0,
+    rationale_lr: Annotated[float | None, typer.Option(help="The highest rate for them; a fifth of --lr.")] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="bfloat16 or float32, of what is not trained; what this hardware is fast in."),
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option(help="An adapter to learn on from, a name or a folder: of the same --student.")
+    ] = None,
     seed: Seed = 0,
     merge: Annotated[bool, typer.Option(help="Also write the model with what it learnt in its weights.")] = True,
     keep_cache: Annotated[bool, typer.Option("--keep-cache", help="Keep the frozen layers' outputs.")] = False,
@@ -130,14 +144,15 @@ def train(
     """Train a student on a training set. The same command goes on with one that was stopped."""
     from pydantic import ValidationError
 
-    from localjudge.models import find_model
+    from localjudge.models import adapter_folder, find_model
     from localjudge.offline import silence
 
     silence()
     base = find_model(student)
+    begin = adapter_folder(start) if start else None
     try:
-        from localjudge.distill.train import TrainSettings
         from localjudge.distill.train import train as learn
+        from localjudge.distill.trainer import TrainSettings
     except ImportError as error:
         raise LocalJudgeError(
             f"training needs a package that is missing: {error.name}", fix="pip install 'localjudge[train]'"
@@ -159,19 +174,24 @@ def train(
             patience=patience,
             dev_rows=dev_rows,
             max_steps=max_steps,
+            rationale_epochs=rationale_epochs,
+            rationale_lr=rationale_lr,
             dtype=dtype,
             seed=seed,
         )
     except ValidationError as error:
         raise _refused(error) from None
     try:
-        done = learn(folder, base, out, settings, merge=merge, keep_cache=keep_cache)
+        done = learn(folder, base, out, settings, start=begin, merge=merge, keep_cache=keep_cache)
     except KeyboardInterrupt:
         print("stopped; its checkpoints are kept: run the same command again to go on", file=sys.stderr)
         raise typer.Exit(130) from None
     print(f"{done.steps} steps, {done.seconds / 60:.1f} min" + (", stopped early" if done.stopped_early else ""))
     if done.dev:
         print("dev   " + ", ".join(f"{name} {value:.4f}" for name, value in done.dev.items()))
+    if done.before_reasons:
+        before = ", ".join(f"{name} {value:.4f}" for name, value in done.before_reasons.items())
+        print(f"      before the reasons: {before}")
     if done.adapter:
         print(f"adapter  {done.adapter}")
     if done.model:

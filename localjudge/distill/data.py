@@ -21,10 +21,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 import localjudge
+from localjudge.distill.reasons import COLUMNS, Reason, reasons_of
 from localjudge.engines.base import AskFailed
 from localjudge.errors import JudgeError, RecordsError, RunError, did_you_mean
 from localjudge.judge import pairwise
-from localjudge.judge.asking import inputs_of, rationale_of, shown_of
+from localjudge.judge.asking import inputs_of, shown_of
 from localjudge.judge.questions import BandQuestion, FlagsQuestion, Question, ScoreQuestion
 from localjudge.judge.reading import own_labels, tail_of
 from localjudge.judge.rubric import settled_of
@@ -63,7 +64,7 @@ class DataSettings(_Frozen):
         labels.
     near: texts that share at least this much of their word triples (Jaccard) are the same; 1: equal texts alone.
     hard: of a distribution take the likeliest label alone.
-    rationales: keep the teacher's reasons.
+    rationales: also keep the teacher's reasons, and what explain mode asks for them.
     """
 
     group: str | None = None
@@ -99,7 +100,7 @@ class Asked(_Frozen):
 
 class Recipe(_Frozen):
     """recipe.json. left_out: why -> rows. balance: split -> question -> label -> the weight of the rows whose
-    likeliest label it is. digest: sha256 of all rows."""
+    likeliest label it is. reasons: split -> how many. digest: sha256 of all rows, and reasons."""
 
     localjudge: str
     judge: dict[str, Any]
@@ -110,6 +111,7 @@ class Recipe(_Frozen):
     groups: dict[str, int]
     left_out: dict[str, int]
     balance: dict[str, dict[str, dict[str, float]]]
+    reasons: dict[str, int] = {}
     digest: str
 
 
@@ -127,7 +129,6 @@ class Row(_Frozen):
     weight: float = 1.0
     group: str
     text: str = Field("", exclude=True)
-    rationale: str | None = None
 
 
 _COLUMNS = [name for name in Row.model_fields if name != "text"]
@@ -144,7 +145,7 @@ def make(
     force: bool = False,
 ) -> Recipe:
     """Write a training set of these runs of one judge to the folder `out`: a `datasets.DatasetDict` of train, dev
-    and test, and recipe.json. The folder is whole or absent.
+    and test, recipe.json and, with rationales, another such set of them in `reasons`. It is whole or absent.
 
     judge: the runs' judge, needed where it has template files of its own. records: what the runs judged, where that
     is not in the file that they name, as with a batch's answers. gold: files whose records must not be in the
@@ -161,6 +162,7 @@ def make(
         raise RunError("--dev and --test leave nothing to train on", where="--dev", fix="give smaller shares")
     left_out: Counter[str] = Counter()
     rows: dict[Split, list[Row]] = {"train": [], "dev": [], "test": []}
+    reasons: dict[Split, list[Reason]] = {"train": [], "dev": [], "test": []}
     mapping: dict[str, str] = {}
     spec: JudgeSpec | None = None
     teachers = []
@@ -176,8 +178,9 @@ def make(
             raise RunError(what, where=str(path), fix="make a training set of each judge")
         before = sum(map(len, rows.values()))
         file = records or _own_records(path, spec, run)
-        for split, own in _rows_of(path, file, spec, run, settings, left_out):
+        for split, own, why in _rows_of(path, file, spec, run, settings, left_out):
             rows[split] += own
+            reasons[split] += why
         mapping |= run["settings"]["mapping"]
         teachers.append(
             {
@@ -192,6 +195,13 @@ def make(
     _part(rows, settings, left_out)
     for file in gold:
         _refuse_gold(file, spec, rows["train"], mapping, settings.near)
+    for split in SPLITS:
+        ids = {row.id for row in rows[split]}
+        reasons[split] = [reason for reason in reasons[split] if reason.id in ids]
+    if settings.rationales and not reasons["train"]:
+        raise RunError(
+            "there is no rationale to keep", where="--rationales", fix="give runs in explain mode, or leave it out"
+        )
     questions = questions_of(spec)
     balance = {split: _balance(rows[split], questions) for split in SPLITS}
     _refuse_unfit(rows["train"], balance["train"], left_out)
@@ -205,9 +215,10 @@ def make(
         groups={split: len({row.group for row in rows[split]}) for split in SPLITS},
         left_out=dict(left_out),
         balance=balance,
-        digest=_digest(rows),
+        reasons={split: len(reasons[split]) for split in SPLITS} if settings.rationales else {},
+        digest=_digest(rows, reasons),
     )
-    _write(out, rows, recipe)
+    _write(out, rows, reasons, recipe)
     return recipe
 
 
@@ -332,8 +343,8 @@ def _rows_of(
     run: Mapping[str, Any],
     settings: DataSettings,
     left_out: Counter[str],
-) -> Iterator[tuple[Split, list[Row]]]:
-    """Each record's split and rows."""
+) -> Iterator[tuple[Split, list[Row], list[Reason]]]:
+    """Each record's split, rows and reasons."""
     mapping = {} if _of_a_batch(run) else run["settings"]["mapping"]
     verdicts = VerdictsById(path)
     names = spec.names_for(spec.asked, reading=True)
@@ -356,7 +367,8 @@ def _rows_of(
                 group = folded_text(_as_text(record.fields.get(spec.inputs[0].name))) if group is None else group
                 split = _split(record, group, settings)
                 own = list(_rows(spec, names, record, verdict, group, settings, left_out))
-                yield split, [row.model_copy(update={"text": text}) for row in own]
+                why = list(reasons_of(spec, record, verdict, group)) if settings.rationales and own else []
+                yield split, [row.model_copy(update={"text": text}) for row in own], why
     finally:
         verdicts.close()
 
@@ -394,7 +406,6 @@ def _rows(
         orders = list(zip(("straight", "swapped"), shown, strict=False))
     else:
         orders = [("straight", inputs_of(spec, record))]
-    rationale = rationale_of(spec, verdict.answers) if settings.rationales else None
     for order, fields in orders:
         try:
             settled = settled_of(spec, record.fields) if spec.kind == "rubric" else {}
@@ -428,7 +439,6 @@ def _rows(
                     target=[likely.get(label, 0.0) for label in labels],
                     weight=weight,
                     group=group,
-                    rationale=rationale if order == "straight" else None,
                 )
 
 
@@ -629,36 +639,44 @@ def _refuse_unfit(train: Sequence[Row], balance: Mapping[str, Mapping[str, float
         )
 
 
-def _digest(rows: Mapping[Split, Sequence[Row]]) -> str:
+def _digest(rows: Mapping[Split, Sequence[Row]], reasons: Mapping[Split, Sequence[Reason]]) -> str:
     digest = hashlib.sha256()
     for split in SPLITS:
-        for row in rows[split]:
+        for row in (*rows[split], *reasons[split]):
             digest.update(f"{split}{row.model_dump_json()}\n".encode())
     return digest.hexdigest()
 
 
-def _write(out: Path, rows: Mapping[Split, Sequence[Row]], recipe: Recipe) -> None:
+def _write(
+    out: Path, rows: Mapping[Split, Sequence[Row]], reasons: Mapping[Split, Sequence[Reason]], recipe: Recipe
+) -> None:
     try:
         import datasets
     except ImportError as error:
         raise RunError("writing a training set needs a package", fix="pip install 'localjudge[train]'") from error
 
-    kinds = {"target": datasets.List(datasets.Value("float64")), "weight": datasets.Value("float64")}
-    features = datasets.Features({name: kinds.get(name, datasets.Value("string")) for name in _COLUMNS})
-    shown = datasets.is_progress_bar_enabled()
-    datasets.disable_progress_bars()
-    try:
-        whole = datasets.DatasetDict(
+    texts = datasets.List(datasets.Value("string"))
+    numbers = {"target": datasets.List(datasets.Value("float64")), "weight": datasets.Value("float64")}
+
+    def table(of: Mapping[Split, Sequence[BaseModel]], columns: Sequence[str], kinds: Mapping[str, Any]) -> Any:
+        features = datasets.Features({name: kinds.get(name, datasets.Value("string")) for name in columns})
+        return datasets.DatasetDict(
             {
                 split: datasets.Dataset.from_dict(
-                    {name: [getattr(row, name) for row in rows[split]] for name in _COLUMNS},
-                    features=features,
+                    {name: [getattr(row, name) for row in of[split]] for name in columns}, features=features
                 )
                 for split in SPLITS
             }
         )
+
+    shown = datasets.is_progress_bar_enabled()
+    datasets.disable_progress_bars()
+    try:
         with replacing(out) as temporary:
-            whole.save_to_disk(str(temporary), num_shards=dict.fromkeys(SPLITS, 1))
+            table(rows, _COLUMNS, numbers).save_to_disk(str(temporary), num_shards=dict.fromkeys(SPLITS, 1))
+            if recipe.reasons:
+                own = table(reasons, COLUMNS, {"names": texts, "texts": texts})
+                own.save_to_disk(str(temporary / "reasons"), num_shards=dict.fromkeys(SPLITS, 1))
             (temporary / "recipe.json").write_text(recipe.model_dump_json(indent=1) + "\n", encoding="utf-8")
     finally:
         if shown:

@@ -1,4 +1,5 @@
-"""A training set in one student's tokens: its prompts as score mode would send them, and the ids of its labels.
+"""A training set in one student's tokens: the prompts of score mode and the ids of their labels, the prompts of
+explain mode and the reasons that follow.
 
 The lower layers' outputs for the whole set lie here too, on disk, computed once and gone on with after a kill.
 Knows the student's tokenizer and layers, not how it is trained.
@@ -77,19 +78,16 @@ def read_labels(questions: Mapping[str, Asked], codec: AskCodec, student: str) -
 
 
 @dataclass
-class Encoded:
-    """Rows as a student reads them.
+class Prompts:
+    """Prompts as a student reads them, which all begin alike.
 
-    prefix: the ids that all prompts begin with. rests: what follows in each. asked: (N,) the place of its question
-    in Labels.keys. target: (N, K). weight: (N,). kept: where the lower layers' outputs lie, if they do.
+    prefix: the ids that all prompts begin with. rests: what follows in each. kept: where the lower layers' outputs
+    lie, if they do.
     """
 
     prefix: list[int]
     rests: list[NDArray[np.int32]]
-    asked: NDArray[np.int64]
-    target: NDArray[np.float32]
-    weight: NDArray[np.float32]
-    kept: Lower | None = field(default=None)
+    kept: Lower | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.rests)
@@ -99,29 +97,62 @@ class Encoded:
         """Tokens of each row after the prefix."""
         return np.array([len(rest) for rest in self.rests], dtype=np.int64)
 
-    def batch(self, places: Sequence[int]) -> dict[str, Tensor]:
-        """These rows, padded on the right: `rows` (ids, or the lower layers' outputs), `last`, `asked`, `target`,
-        `weight`."""
-        at = list(places)
-        lengths = [len(self.rests[i]) for i in at]
-        rows: Tensor
+    def rows(self, places: Sequence[int]) -> Tensor:
+        """What follows the prefix in these rows, padded on the right: ids (B, S), or the lower layers' outputs."""
+        lengths = [len(self.rests[i]) for i in places]
         if self.kept is not None:
-            rows = self.kept.rows(at, lengths)
-        else:
-            rows = torch.zeros(len(at), max(lengths), dtype=torch.long)
-            for row, i in zip(rows, at, strict=True):
-                row[: len(self.rests[i])] = torch.from_numpy(self.rests[i].astype(np.int64))
+            return self.kept.rows(places, lengths)
+        rows = torch.zeros(len(places), max(lengths), dtype=torch.long)
+        for row, i in zip(rows, places, strict=True):
+            row[: len(self.rests[i])] = torch.from_numpy(self.rests[i].astype(np.int64))
+        return rows
+
+    def batch(self, places: Sequence[int]) -> dict[str, Tensor]:
+        """These rows, and what else their loss takes."""
+        return {"rows": self.rows(places)}
+
+    def start(self) -> Tensor:
+        """What goes before every row: the prefix's ids, or the lower layers' outputs of them."""
+        return self.kept.prefix if self.kept is not None else torch.tensor(self.prefix, dtype=torch.long)
+
+
+@dataclass
+class Encoded(Prompts):
+    """Prompts after which a label comes.
+
+    asked: (N,) the place of its question in Labels.keys. target: (N, K). weight: (N,).
+    """
+
+    asked: NDArray[np.int64]
+    target: NDArray[np.float32]
+    weight: NDArray[np.float32]
+
+    def batch(self, places: Sequence[int]) -> dict[str, Tensor]:
+        """`rows`, `where` each ends, `asked`, `target`, `weight`."""
+        at = list(places)
         return {
-            "rows": rows,
-            "last": torch.tensor(lengths) - 1,
+            "rows": self.rows(at),
+            "where": torch.tensor([len(self.rests[i]) - 1 for i in at]),
             "asked": torch.from_numpy(self.asked[at]),
             "target": torch.from_numpy(self.target[at]),
             "weight": torch.from_numpy(self.weight[at]),
         }
 
-    def start(self) -> Tensor:
-        """What goes before every row: the prefix's ids, or the lower layers' outputs of them."""
-        return self.kept.prefix if self.kept is not None else torch.tensor(self.prefix, dtype=torch.long)
+
+@dataclass
+class Written(Prompts):
+    """Prompts with the answer in them. learnt: of each row, which of its tokens are to be learnt."""
+
+    learnt: list[NDArray[np.bool_]]
+
+    def batch(self, places: Sequence[int]) -> dict[str, Tensor]:
+        """`rows`; `where` (B, S), the tokens after which comes one to be learnt; `next` (N,), those, row by row."""
+        rows = self.rows(places)
+        where = torch.zeros(rows.shape[:2], dtype=torch.bool)
+        for row, i in zip(where, places, strict=True):
+            row[: len(self.rests[i]) - 1] = torch.from_numpy(self.learnt[i][1:])
+        told = np.concatenate([self.rests[i][self.learnt[i]] for i in places])
+        return {"rows": rows, "where": where, "next": torch.from_numpy(told.astype(np.int64))}
 
 
 def encode(parts: Sequence[Any], labels: Labels, codec: AskCodec) -> list[Encoded]:
@@ -129,22 +160,14 @@ def encode(parts: Sequence[Any], labels: Labels, codec: AskCodec) -> list[Encode
     a prompt does not fit the student's context."""
     place = {key: i for i, key in enumerate(labels.keys)}
     width = labels.worth.shape[1]
-    prompts: list[list[list[int]]] = []
-    longest, over = 0, 0
-    for part in parts:
-        own = []
-        for system, user, asked in zip(part["system"], part["user"], part["asked"], strict=True):
-            messages = [Message("system", system)] if system else []
-            ids = codec.encoder.encode([*messages, Message("user", f"{user}\n\n{labels.tails[asked]}")])
-            longest, over = max(longest, len(ids)), over + (len(ids) >= codec.context)
-            own.append(ids)
-        prompts.append(own)
-    if over:
-        raise ModelError(
-            f"the student has no room for {over} of {sum(map(len, prompts))} prompts: the longest takes {longest} "
-            f"tokens and its context holds {codec.context}",
-            fix="give a --student with a longer context, or make the set of shorter records",
-        )
+    prompts = [
+        [
+            codec.encoder.encode(_messages(system, f"{user}\n\n{labels.tails[asked]}"))
+            for system, user, asked in zip(part["system"], part["user"], part["asked"], strict=True)
+        ]
+        for part in parts
+    ]
+    _refuse_long([len(ids) + 1 for own in prompts for ids in own], codec.context)
     n = common_prefix([ids for own in prompts for ids in own])
     found = []
     for part, own in zip(parts, prompts, strict=True):
@@ -161,6 +184,71 @@ def encode(parts: Sequence[Any], labels: Labels, codec: AskCodec) -> list[Encode
             )
         )
     return found
+
+
+def encode_reasons(parts: Sequence[Any], codec: AskCodec) -> list[Written]:
+    """Datasets of `reasons.Reason`s as the prompts of explain mode and the texts that follow, of which all between
+    the quotation marks, and the one that ends it, is to be learnt. Raises ModelError when one does not fit the
+    student's context."""
+    told = [
+        [
+            _with_answer(
+                codec, _messages(row["system"], row["user"]), dict(zip(row["names"], row["texts"], strict=True))
+            )
+            for row in part
+        ]
+        for part in parts
+    ]
+    _refuse_long([len(ids) for own in told for ids, _ in own], codec.context)
+    n = min(
+        common_prefix([ids for own in told for ids, _ in own]),
+        min((int(learnt.argmax()) - 1 for own in told for _, learnt in own), default=0),
+    )
+    return [
+        Written(
+            prefix=[] if not own else own[0][0][:n],
+            rests=[np.array(ids[n:], dtype=np.int32) for ids, _ in own],
+            learnt=[learnt[n:] for _, learnt in own],
+        )
+        for own in told
+    ]
+
+
+def _with_answer(
+    codec: AskCodec, messages: Sequence[Message], texts: Mapping[str, str]
+) -> tuple[list[int], NDArray[np.bool_]]:
+    """The ids of a prompt and the beginning of its answer, and which of them are in one of the answer's texts."""
+    prompt = codec.encoder.encode(messages)
+    answer, spans = b"", []
+    for name, text in texts.items():
+        answer += (b"," if answer else b"{") + f'"{name}":"'.encode()
+        begin = len(answer)
+        # What the grammar lets a model write: no line breaks, and no escapes but of the two.
+        plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+        answer += json.dumps(plain, ensure_ascii=False)[1:].encode()
+        spans.append((begin, len(answer)))
+    written = codec.encoder.encode_text(answer.decode())
+    ends = np.cumsum([len(codec.vocabulary.tokens[i] or b"") for i in written])
+    starts = np.concatenate(([0], ends[:-1]))
+    learnt = np.zeros(len(written), dtype=np.bool_)
+    for begin, end in spans:
+        learnt |= (ends > begin) & (starts < end)
+    return prompt + written, np.concatenate((np.zeros(len(prompt), dtype=np.bool_), learnt))
+
+
+def _messages(system: str, user: str) -> list[Message]:
+    return [*([Message("system", system)] if system else []), Message("user", user)]
+
+
+def _refuse_long(lengths: Sequence[int], context: int) -> None:
+    """lengths: tokens of each prompt and what is to come after it."""
+    over = sum(length > context for length in lengths)
+    if over:
+        raise ModelError(
+            f"the student has no room for {over} of {len(lengths)} prompts: the longest takes {max(lengths)} "
+            f"tokens with its answer, and its context holds {context}",
+            fix="give a --student with a longer context, or make the set of shorter records",
+        )
 
 
 class Lower:
@@ -200,7 +288,7 @@ class Lower:
 
 def keep_lower(
     student: Student,
-    data: Encoded,
+    data: Prompts,
     folder: Path,
     identity: Mapping[str, Any],
     batch: int = 32,
@@ -234,11 +322,11 @@ def keep_lower(
         lower._open(not done, tokens)
         was = student.training
         student.eval()
-        ids = data.batch(by_length[:1].tolist())["rows"].to(device)
+        ids = data.rows(by_length[:1].tolist()).to(device)
         lower.prefix = student.lower(prefix, ids)[0].cpu()
         for begin in range(done, len(data), batch):
             places = by_length[begin : begin + batch].tolist()
-            _, hidden = student.lower(prefix, data.batch(places)["rows"].to(device))
+            _, hidden = student.lower(prefix, data.rows(places).to(device))
             for values, place in zip(hidden, places, strict=True):
                 lower._put(place, values[: lengths[place]])
             now = min(begin + batch, len(data))

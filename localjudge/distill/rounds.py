@@ -74,7 +74,8 @@ Learn = Callable[[Path, Path], Path]
 def training(base: LocalModel, **settings: Any) -> tuple[Learn, dict[str, Any]]:
     """`distill train` of this student with these of its settings, and all of them. Raises LocalJudgeError."""
     try:
-        from localjudge.distill.train import TrainSettings, train
+        from localjudge.distill.train import train
+        from localjudge.distill.trainer import TrainSettings
     except ImportError as error:
         fix = "pip install 'localjudge[train]'"
         raise LocalJudgeError(f"training needs a package that is missing: {error.name}", fix=fix) from error

@@ -1,4 +1,4 @@
-"""The student: a causal language model asked for one token after each prompt.
+"""The student: a causal language model asked for what comes after some of its prompts' tokens.
 
 All prompts of a batch begin alike, so what they share goes through the layers once and its keys and values are put
 before each row's own; lower layers that are not trained are run once for the whole set, not once an epoch. Both are
@@ -138,28 +138,37 @@ class Student(nn.Module):  # type: ignore[misc]
         """Token ids (P,) and (B, S) through the frozen layers: what `forward` takes in their place."""
         return self.through(self.embedded(prefix[None]), self.embedded(rows), 0, self.frozen)
 
-    def forward(self, prefix: Tensor, rows: Tensor, last: Tensor) -> Tensor:
-        """The logits (B, vocabulary) after each prompt, in float32.
+    def forward(self, prefix: Tensor, rows: Tensor, where: Tensor) -> Tensor:
+        """The logits (N, vocabulary) after some tokens, in float32.
 
         prefix: ids (P,) of what all prompts begin with, P may be 0. rows: ids (B, S) of the rest, padded on the
-        right. Or what `lower` makes of the two. last: (B,) where in its row each prompt ends.
+        right. Or what `lower` makes of the two. where: (B,) one place in each row, where its prompt ends; or a mask
+        (B, S), read row by row.
         """
         if not self.explicit:
-            return self._whole(prefix, rows, last)
+            return self._whole(prefix, rows, where)
         start = 0
         if rows.is_floating_point():
             start = self.frozen
         else:
             prefix, rows = self.embedded(prefix[None]), self.embedded(rows)
         _, hidden = self.through(prefix, rows, start, self.depth)
-        ends = self.body.norm(hidden[torch.arange(len(hidden), device=hidden.device), last])
-        logits: Tensor = self.plain.get_output_embeddings()(ends)
+        if where.dtype == torch.bool:
+            picked = hidden[where]
+        else:
+            picked = hidden[torch.arange(len(hidden), device=hidden.device), where]
+        logits: Tensor = self.plain.get_output_embeddings()(self.body.norm(picked))
         return logits.float()
 
-    def _whole(self, prefix: Tensor, rows: Tensor, last: Tensor) -> Tensor:
-        """The same by the model's own forward: whole prompts, padded on the left, so that all end at one place."""
-        prompts = [torch.cat((prefix, row[: end + 1])) for row, end in zip(rows, last.tolist(), strict=True)]
-        longest = max(map(len, prompts))
+    def _whole(self, prefix: Tensor, rows: Tensor, where: Tensor) -> Tensor:
+        """The same by the model's own forward, of whole prompts."""
+        logits: Tensor
+        if where.dtype == torch.bool:  # what pads them comes after all that is looked at
+            ids = torch.cat((prefix.expand(len(rows), -1), rows), dim=1)
+            logits = self.causal(input_ids=ids, use_cache=False).logits[:, len(prefix) :][where]
+            return logits.float()
+        prompts = [torch.cat((prefix, row[: end + 1])) for row, end in zip(rows, where.tolist(), strict=True)]
+        longest = max(map(len, prompts))  # padded on the left, so that all end at one place
         ids = torch.stack([nn.functional.pad(prompt, (longest - len(prompt), 0)) for prompt in prompts])
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=ids.device)
         at = torch.arange(longest, device=ids.device)[None] - (longest - lengths)[:, None]
@@ -170,11 +179,11 @@ class Student(nn.Module):  # type: ignore[misc]
             use_cache=False,
             logits_to_keep=1,
         )
-        logits: Tensor = told.logits[:, -1]
+        logits = told.logits[:, -1]
         return logits.float()
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def agrees(self, prefix: Tensor, rows: Tensor, last: Tensor) -> bool:
+    def agrees(self, prefix: Tensor, rows: Tensor, where: Tensor) -> bool:
         """Whether layer by layer comes to what the model's own forward does: the Kullback-Leibler divergence of the
         next token is below 1e-5 in float32, 1e-2 in half precision. Prompts longer than these may still differ
         where a model attends through a window."""
@@ -183,7 +192,7 @@ class Student(nn.Module):  # type: ignore[misc]
         was = self.training
         self.eval()
         try:
-            ours, theirs = (f(prefix, rows, last).log_softmax(-1) for f in (self.forward, self._whole))
+            ours, theirs = (f(prefix, rows, where).log_softmax(-1) for f in (self.forward, self._whole))
         except Exception:  # of any kind: its layers want to be called otherwise
             return False
         finally:

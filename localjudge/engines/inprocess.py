@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from localjudge.engines.base import Ask, AskFailed, Completion
 from localjudge.engines.chat import ChatEncoder
 from localjudge.engines.vision import Vision
 from localjudge.errors import EngineError
+from localjudge.model_files import read_json, weight_files
 from localjudge.models import LocalModel, sees
 
 T = TypeVar("T")
@@ -229,6 +231,24 @@ def check_torchvision() -> None:
             f"the installed torchvision does not fit this torch: {first_line(error)}",
             fix="pip uninstall -y torchvision torchaudio torchcodec (judging text needs none of them)",
         ) from None
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 itself. On one that does not, float32 is several times as fast."""
+    import torch
+
+    can: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(can.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def cpu_dtype(model: LocalModel) -> str:
+    """What to compute in on a CPU: bfloat16, or float32 where that is faster, of weights that are not quantized and
+    at twice their size take at most 30 % of the memory."""
+    if multiplies_bfloat16() or "quantization_config" in read_json(model.path / "config.json"):
+        return "bfloat16"
+    weights = sum(file.stat().st_size for file in weight_files(model.path))
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return "float32" if 2 * weights <= 0.3 * memory else "bfloat16"
 
 
 def first_line(error: BaseException) -> str:

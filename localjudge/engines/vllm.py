@@ -27,6 +27,7 @@ from localjudge.engines.inprocess import (
     AskCodec,
     aside,
     check_torchvision,
+    cpu_dtype,
     first_line,
     vision_of,
 )
@@ -98,17 +99,20 @@ def check_plugin() -> None:
         os.environ["VLLM_PLUGINS"] = f"{chosen},localjudge".lstrip(",")
 
 
-def default_arguments(context: int, weights: int, gpus: list[int], reading: bool = False) -> dict[str, Any]:
+def default_arguments(
+    context: int, weights: int, gpus: list[int], reading: bool = False, on_cpu: str = "bfloat16"
+) -> dict[str, Any]:
     """vLLM's arguments for this hardware.
 
     context: the model's, in tokens. weights: bytes of weights. gpus: bytes of memory, one entry a GPU. Takes as
     many GPUs (a power of two) as leave a third of each for the cache. reading: labels are read, nothing is written.
+    on_cpu: the dtype without a GPU.
     """
     common = {"max_model_len": min(context, LONGEST_CONTEXT), "enable_prefix_caching": True}
     if not gpus:
         return {
             **common,
-            "dtype": "bfloat16",
+            "dtype": on_cpu,
             "enforce_eager": True,
             "gpu_memory_utilization": 0.4,
             "max_num_seqs": 64,
@@ -219,7 +223,8 @@ def choose_arguments(
     if not gpus:
         _prepare_cpu()
     weights = sum(file.stat().st_size for file in weight_files(model.path))
-    chosen = {**default_arguments(model.context, weights, gpus, reading), **given}
+    on_cpu = "bfloat16" if gpus or "quantization" in given else cpu_dtype(model)
+    chosen = {**default_arguments(model.context, weights, gpus, reading, on_cpu), **given}
     if model.vision:
         chosen.setdefault("limit_mm_per_prompt", {"image": MOST_PICTURES if sees(model) else 0, "video": 0})
     return chosen, platform.get_device_name() if gpus else "cpu"

@@ -156,24 +156,31 @@ class VerdictsById:
             self._file.close()
 
 
+def hold(path: Path, what: str = "run") -> FileLock:
+    """Make a folder, and keep it for this process alone until the lock is released. Raises RunError when it cannot
+    be written, or another `what` has it."""
+    lock = FileLock(path / ".lock", blocking=False)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise RunError(
+            f"another {what} is using this folder", where=str(path), fix="wait for it, or give another -o"
+        ) from None
+    except OSError as error:
+        raise RunError(
+            f"the folder cannot be written: {error.strerror or error}", where=str(path), fix="give another -o"
+        ) from None
+    return lock
+
+
 class RunDirectory:
     """A run directory, held by this process alone until closed."""
 
     def __init__(self, path: Path) -> None:
         """Raises RunError when the folder cannot be written, or another run holds it."""
         self.path = path
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = FileLock(path / ".lock", blocking=False)
-            self._lock.acquire()
-        except Timeout:
-            raise RunError(
-                "another run is using this folder", where=str(path), fix="wait for it, or give another -o"
-            ) from None
-        except OSError as error:
-            raise RunError(
-                f"the folder cannot be written: {error.strerror or error}", where=str(path), fix="give another -o"
-            ) from None
+        self._lock = hold(path)
         self._file: BinaryIO | None = None
         self._size = 0
         self._synced = 0.0

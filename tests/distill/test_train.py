@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import json
 import math
 import random
@@ -25,10 +26,13 @@ from transformers import AutoModelForCausalLM
 
 from localjudge.distill import encoded as encoding
 from localjudge.distill import train as training
-from localjudge.distill.data import Asked, DataSettings, Form, make
-from localjudge.distill.encoded import Encoded, Labels, keep_lower, read_labels
+from localjudge.distill import trainer as room
+from localjudge.distill.data import Asked, DataSettings, Form, make, read_split
+from localjudge.distill.encoded import Encoded, Labels, encode_reasons, keep_lower, read_labels
+from localjudge.distill.learning import label_loss
 from localjudge.distill.student import LINEAR, Student, common_prefix, fuse
-from localjudge.distill.train import Trained, TrainSettings, label_loss, train
+from localjudge.distill.train import Trained, train
+from localjudge.distill.trainer import TrainSettings
 from localjudge.engines.chat import ChatEncoder
 from localjudge.engines.inprocess import AskCodec
 from localjudge.engines.transformers import TransformersEngine
@@ -38,6 +42,7 @@ from localjudge.models import LocalModel, find_model
 from localjudge.records import Record
 from localjudge.run.importing import import_verdicts
 from localjudge.run.runner import Settings, judge_record, label_plan
+from localjudge.run.store import hold
 from tests.distill.test_data import write_rows
 from tests.tiny import tiny_model
 
@@ -158,7 +163,7 @@ def test_killed_and_gone_on_with_it_ends_where_it_would_have(
     folder: Path, data: Path, base: LocalModel, trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = folder / "killed"
-    step_of = training._Watch.on_step_end
+    step_of = room.Watch.on_step_end
 
     def dies(self: Any, args: Any, state: Any, control: Any, **more: Any) -> Any:
         if state.global_step == 21:
@@ -166,7 +171,7 @@ def test_killed_and_gone_on_with_it_ends_where_it_would_have(
         return step_of(self, args, state, control, **more)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(training._Watch, "on_step_end", dies)
+        patch.setattr(room.Watch, "on_step_end", dies)
         train(data, base, out, HOW)
     assert [path.name for path in (out / "checkpoints").iterdir()] == ["checkpoint-16"]
     with (out / "loss.jsonl").open("a") as file:
@@ -190,7 +195,7 @@ def test_a_disk_that_fills_up_leaves_the_last_checkpoint_whole(
 ) -> None:
     out = folder / "full-disk"
     how = HOW.model_copy(update={"max_steps": 6, "every": 2})
-    save = training._LabelTrainer._save
+    save = room.StudentTrainer._save
 
     def fails(self: Any, output_dir: str, state_dict: Any = None) -> None:
         if "checkpoint-4" in output_dir:
@@ -200,7 +205,7 @@ def test_a_disk_that_fills_up_leaves_the_last_checkpoint_whole(
         save(self, output_dir, state_dict)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training._LabelTrainer, "_save", fails)
+        patch.setattr(room.StudentTrainer, "_save", fails)
         with pytest.raises(RunError, match=r"No space left on device; checkpoint-2 is whole\n.*make room"):
             train(data, base, out, how)
     assert [path.name for path in (out / "checkpoints").iterdir()] == ["checkpoint-2"]
@@ -227,6 +232,143 @@ def test_whole_layers_can_be_trained_and_training_can_end_early(folder: Path, da
     before, after = (load_file(path / "model.safetensors") for path in (base.path, done.model))  # type: ignore[operator]
     assert before.keys() == after.keys()
     assert find_model(str(done.model)).template_hash == base.template_hash
+
+
+def test_two_trainings_are_not_let_into_one_folder(
+    folder: Path, data: Path, base: LocalModel, trained: Trained
+) -> None:
+    """Two that went on with one training at once would each have written over what the other kept."""
+    held = hold(folder / "out", "training")
+    try:
+        with pytest.raises(RunError, match="another training is using this folder"):
+            train(data, base, folder / "out", HOW)
+    finally:
+        held.release()
+
+
+def test_a_training_goes_on_from_an_adapter(folder: Path, data: Path, base: LocalModel, trained: Trained) -> None:
+    assert trained.adapter
+    how = HOW.model_copy(update={"max_steps": 3, "lr": 1e-9, "seed": 7})
+    further = train(data, base, folder / "further", how, start=trained.adapter)
+    assert further.steps == 3
+    # At no rate to speak of it is as good as what it began from, which took sixty steps.
+    assert further.dev["accuracy"] == pytest.approx(trained.dev["accuracy"], abs=0.05)
+    assert further.adapter
+    told = json.loads((further.adapter / "distill.json").read_text())
+    weights = (trained.adapter / "adapter.safetensors").read_bytes()
+    assert told["start"]["sha256"] == hashlib.sha256(weights).hexdigest()
+    assert told["start"]["results"]["steps"] == trained.steps
+    # What was begun from is part of what the folder is of.
+    with pytest.raises(RunError, match="another training"):
+        train(data, base, folder / "further", how)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"rank": 4, "alpha": 8}, r"is \[8, 128\] in the adapter, \[4, 128\] in the student"),
+        ({"alpha": 8}, "its matrices count 2 times, here 8 / 8"),
+        ({"freeze_layers": 0}, "is not there in the adapter"),
+        ({"full": True}, "leave out --full"),
+    ],
+)
+def test_an_adapter_that_is_not_of_this_training_is_refused(
+    folder: Path, data: Path, base: LocalModel, trained: Trained, changed: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises((ModelError, RunError), match=told):
+        train(data, base, tmp_path / "no", HOW.model_copy(update=changed), start=trained.adapter)
+
+
+# Reasons
+
+
+@pytest.fixture(scope="module")
+def reasoned(folder: Path, embedded: LocalModel) -> Path:
+    """The same texts with a teacher's reasons, which are as simple as the rule."""
+    (folder / "reasons.yaml").write_text(JUDGE.replace("rationale: 0", "rationale: 20"))
+    rows = texts(200)
+    for row in rows:
+        row["why"] = {"yes": 'It says "zebra" in it.', "no": "There is none to be seen."}[row["label"]]
+    file = write_rows(folder / "reasons.jsonl", rows)
+    mapping = {"has": "label", "rationale": "why"}
+    import_verdicts(load_judge(folder / "reasons.yaml"), file, folder / "reasons-run", mapping=mapping)
+    how = DataSettings(near=1.0, dev=0.2, test=0.1, rationales=True)
+    recipe = make([folder / "reasons-run"], folder / "reasons-set", how)
+    assert recipe.reasons == recipe.rows
+    return folder / "reasons-set"
+
+
+def test_a_student_learns_the_teachers_reasons_after_its_labels(
+    folder: Path, reasoned: Path, base: LocalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = folder / "reasons-out"
+    how = HOW.model_copy(update={"rationale_epochs": 8.0, "rationale_lr": 1e-2})
+    step_of = room.Watch.on_step_end
+
+    def dies(self: Any, args: Any, state: Any, control: Any, **more: Any) -> Any:
+        if self._trainer.out.name == "reasons" and state.global_step == 20:
+            raise Killed
+        return step_of(self, args, state, control, **more)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(room.Watch, "on_step_end", dies)
+        train(reasoned, base, out, how)
+    labels = (out / "loss.jsonl").read_text()
+    done = train(reasoned, base, out, how)
+    assert (out / "loss.jsonl").read_text() == labels  # the labels were not learnt again
+    assert done.adapter
+    results = json.loads((done.adapter / "distill.json").read_text())["results"]
+    # So few matrices cannot hold both; what that did to the labels is told.
+    assert results["dev_before_rationales"]["accuracy"] > 0.9
+    assert results["dev"] == done.dev != results["dev_before_rationales"]
+    told = results["rationales"]
+    # So small a head, of random numbers, cannot be surer: what is likeliest is what it gives.
+    assert told["dev"]["after"]["loss"] < told["dev"]["before"]["loss"] - 3
+    assert (out / "reasons" / "loss.png").is_file()
+
+    # Of the tokens of reasons that it was not taught it finds most, where it found none.
+    codec = AskCodec(ChatEncoder(base.path), base.context, {})
+    [held_out] = encode_reasons([read_split(reasoned / "reasons", "test")], codec)
+    batch = held_out.batch(range(len(held_out)))
+
+    def right(model: Path) -> float:
+        student = Student(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32))
+        with torch.no_grad():
+            logits = student(held_out.start(), batch["rows"], batch["where"])
+        return (logits.argmax(-1) == batch["next"]).float().mean().item()
+
+    assert done.model
+    assert right(base.path) < 0.1
+    assert right(done.model) > 0.7
+
+
+def test_of_an_answer_only_its_texts_are_learnt(base: LocalModel) -> None:
+    codec = AskCodec(ChatEncoder(base.path), base.context, {})
+    row = {
+        "system": "Judge.",
+        "user": "a text",
+        "names": ["why", "more"],
+        "texts": ["Two\nlines, \u201cquoted\u201d.", "x"],
+    }
+    other = {**row, "user": "another text", "names": ["why"], "texts": ['A "quote".']}
+    [set_of] = encode_reasons([[row, other]], codec)
+    learnt = [
+        b"".join(codec.vocabulary.tokens[i] or b"" for i in rest[mask]).decode()
+        for rest, mask in zip(set_of.rests, set_of.learnt, strict=True)
+    ]
+    assert "Two lines, \u201cquoted\u201d." in learnt[0]
+    assert 'A \\"quote\\"."' in learnt[1]
+    assert "why" not in learnt[0] + learnt[1]
+    batch = set_of.batch([0, 1])
+    assert batch["where"].sum() == len(batch["next"])
+    for i, row_ids in enumerate(batch["rows"]):
+        at = batch["where"][i].nonzero()[:, 0]
+        assert torch.equal(row_ids[at + 1], torch.from_numpy(set_of.rests[i][set_of.learnt[i]].astype(np.int64)))
+
+
+def test_a_set_without_reasons_has_none_to_learn(data: Path, base: LocalModel, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"no rationales in this training set\n.*--rationales"):
+        train(data, base, tmp_path / "out", HOW.model_copy(update={"rationale_epochs": 1.0}))
 
 
 # What it is made of
@@ -260,6 +402,11 @@ def test_a_shared_prefix_changes_nothing(base: LocalModel, prefix: int) -> None:
     start, rows, last = a_batch(prefix=prefix)
     shared, plain = a_student(base, fused=True), a_student(base)
     assert shared.agrees(start, rows, last)
+    several = torch.zeros(rows.shape, dtype=torch.bool)
+    several[0, [3, 16]] = several[2, 9] = True
+    picked = shared(start, rows, several)
+    assert torch.allclose(picked, plain._whole(start, rows, several), atol=1e-4)
+    assert torch.allclose(picked[1:], shared(start, rows, last)[[0, 2]], atol=1e-4)
     ours, theirs = shared(start, rows, last), plain._whole(start, rows, last)
     assert (ours - theirs).abs().max() < 1e-5
     one, other = gradients(shared, ours), gradients(plain, theirs)
@@ -296,7 +443,7 @@ def test_lower_layers_are_run_once_and_gone_on_with(
     monkeypatch.setattr(encoding, "_STEP", 3)
     student = a_student(base, frozen=1)
     plain = encoded()
-    expected = student(torch.tensor(plain.prefix), *(plain.batch(range(9))[name] for name in ("rows", "last")))
+    expected = student(torch.tensor(plain.prefix), *(plain.batch(range(9))[name] for name in ("rows", "where")))
     asked: list[int] = []
     lower = student.lower
 
@@ -319,7 +466,7 @@ def test_lower_layers_are_run_once_and_gone_on_with(
     assert sum(asked) == 1 + 6
     batch = kept.batch(range(9))
     assert batch["rows"].is_floating_point()
-    assert (student(kept.start(), batch["rows"], batch["last"]) - expected).abs().max() < 1e-6
+    assert (student(kept.start(), batch["rows"], batch["where"]) - expected).abs().max() < 1e-5
     # Those of another model are made anew; those of this one never again.
     asked.clear()
     keep_lower(student, encoded(), tmp_path / "cache", {"model": "a"}, 3)
