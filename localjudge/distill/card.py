@@ -239,7 +239,7 @@ def evaluation_markdown(evaluations: Evaluations) -> str:
 # The model card
 
 
-_HEADINGS = {"settings": "Recipe", "results": "Training"}
+_HEADINGS = {"settings": "Recipe", "results": "Training", "start": "Went on from"}
 """What the parts of distill.json are called, where not as they are."""
 
 

@@ -386,7 +386,8 @@ def _begun_from(start: Path, settings: TrainSettings) -> dict[str, Any]:
     told: dict[str, Any] = {"sha256": hash_files([weights])[weights]}
     if (start / adapters.PROVENANCE).is_file():
         own = read_json(start / adapters.PROVENANCE)
-        told |= {key: own[key] for key in ("base", "data", "start", "settings", "results") if key in own}
+        told |= {key: own[key] for key in ("start", "settings", "results") if key in own}
+        told["data"] = (own.get("data") or {}).get("digest")
     return told
 
 
