@@ -120,23 +120,20 @@ def _figures(credits: Sequence[tuple[str, float, float]], seed: int) -> list[Fig
     return figures
 
 
-def agree_items(directory: Path, gold: str, records: Path | None = None) -> tuple[ItemAgreement, Path]:
-    """Hold a checklist judge's run against people's credits, and write it into the run's folder.
+def people_credits(
+    gold: str, records: Path, mapping: Mapping[str, str], limit: int | None
+) -> dict[str, dict[str, float]]:
+    """Record's id -> item's id or criterion -> credit.
 
-    gold: FIELD of the run's records, or FILE:FIELD. Raises LocalJudgeError.
+    gold: FIELD of the run's records, or FILE:FIELD. mapping, limit: of the run. Raises LocalJudgeError when there
+    are none, or one is no credit.
     """
-    opened = open_run(directory)
-    if not opened.spec.checklist:
-        what = f"the judge {opened.spec.name} grades no items"
-        raise RunError(what, where=str(directory), fix=f"localjudge agree {directory} --gold {gold}")
     place = parse_gold(gold)
-    settings = opened.run["settings"]
-    path = place.file or records or records_file(directory, opened.run)
     own = place.file is None
     theirs: dict[str, dict[str, float]] = {}
     met: set[str] = set()
     for record in read_records(
-        path, [], mapping=settings["mapping"] if own else {}, limit=settings["limit"] if own else None
+        place.file or records, [], mapping=mapping if own else {}, limit=limit if own else None
     ):
         if isinstance(record, BadRecord):
             continue
@@ -148,6 +145,21 @@ def agree_items(directory: Path, gold: str, records: Path | None = None) -> tupl
         what = f"no record has credits in '{place.field}'"
         fix = None if place.field in met else did_you_mean(place.field, met)
         raise RecordsError(what, where=f"--gold {gold}", fix=fix)
+    return theirs
+
+
+def agree_items(directory: Path, gold: str, records: Path | None = None) -> tuple[ItemAgreement, Path]:
+    """Hold a checklist judge's run against people's credits, and write it into the run's folder.
+
+    gold: FIELD of the run's records, or FILE:FIELD. Raises LocalJudgeError.
+    """
+    opened = open_run(directory)
+    if not opened.spec.checklist:
+        what = f"the judge {opened.spec.name} grades no items"
+        raise RunError(what, where=str(directory), fix=f"localjudge agree {directory} --gold {gold}")
+    settings = opened.run["settings"]
+    own = records or records_file(directory, opened.run)
+    theirs = people_credits(gold, own, settings["mapping"], settings["limit"])
     result = item_agreement(gold, read_verdicts(directory), theirs)
     write_atomically(directory / FILE, result.model_dump_json(indent=1) + "\n")
     return result, directory / FILE

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from localjudge.engines.start import Choice
     from localjudge.judge.items import Checklist, Kept
     from localjudge.judge.spec import JudgeSpec
+    from localjudge.run.runner import Settings
     from localjudge.run.suite import SuiteRun
 
 
@@ -200,6 +201,7 @@ def run(
         )
         return
     spec = _with_funnel(judge, settings or [], language) if funnel else load_judge(judge, settings or [], language)
+    given = _checklist(spec, checklist, gold, records, chosen, len(choices))
     correct = _correction(calibration, spec, choices[0], mode, doubts=escalate_to is not None and below is None)
 
     def of(choice: Choice, directory: Path, correct: Calibrated | None = correct) -> Run:
@@ -214,7 +216,7 @@ def run(
             retry_failed=retry_failed,
             correct=correct,
             corrected_by=correct.provenance if correct else None,
-            checklist=_checklist(spec, checklist, gold),
+            checklist=given,
             say=say,
         )
 
@@ -273,12 +275,23 @@ def _end(judged: int, out: Path, gold: str | None) -> None:
     print(f"agreement {file}\n\n{held.markdown()}")
 
 
-def _checklist(spec: JudgeSpec, file: Path | None, gold: str | None) -> Kept | Checklist | None:
-    """The checklist of --checklist. Raises LocalJudgeError for what is of checklist judges alone."""
+def _checklist(
+    spec: JudgeSpec, file: Path | None, gold: str | None, records: Path, chosen: Settings, models: int
+) -> Kept | Checklist | None:
+    """The checklist of --checklist. Raises LocalJudgeError for what is of checklist judges alone, and, before
+    anything is judged, for credits of --gold that are not there or are none."""
     for option, value in (("--checklist", file), ("--gold", gold)):
         if value is not None and not spec.checklist:
             fix = "`localjudge agree` holds a run against people" if option == "--gold" else "leave it out"
             raise LocalJudgeError(f"'{spec.name}' is a {spec.kind} judge, without items", where=option, fix=fix)
+    if gold is not None:
+        from localjudge.agreement.items import people_credits
+
+        if models > 1:
+            what = "each of several models grades by a list of its own: there are no items of them all"
+            fix = "leave it out, and then: localjudge agree OUT/members/NAME --gold items=FIELD"
+            raise LocalJudgeError(what, where="--gold", fix=fix)
+        people_credits(gold, records, chosen.mapping, chosen.limit)
     if file is None:
         return None
     from localjudge.run.checklists import read_file

@@ -548,6 +548,15 @@ def test_the_command_line_tells_kappa_at_the_end_of_a_run(job: Job) -> None:
     assert "error: --gold: 'truthfulness' is a rubric judge, without items" in err
 
 
+def test_gold_that_is_not_there_is_told_before_anything_is_judged(job: Job) -> None:
+    """It was told after the last verdict, when hours had gone into them."""
+    write_rows(job.records, [{**row, "people": {"i1": 1}} for row in rows(4, 2)])
+    _, err = finish(job.child("--gold", "peopel"), 2)
+    assert "no record has credits in 'peopel'" in err
+    assert "did you mean 'people'" in err
+    assert not job.out.exists()
+
+
 # A real model
 
 
