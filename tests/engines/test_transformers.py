@@ -17,6 +17,7 @@ import pytest
 from localjudge.decoding.closing import Grammar
 from localjudge.decoding.grammar import QUOTA
 from localjudge.decoding.vocabulary import Vocabulary
+from localjudge.engines import inprocess
 from localjudge.engines.base import Ask, AskFailed, Message
 from localjudge.engines.transformers import TransformersEngine
 from localjudge.errors import EngineError
@@ -407,3 +408,19 @@ def test_a_model_that_computes_nonsense_still_writes_a_valid_answer(
         if filler != float("-inf"):  # where nothing is likelier than what is not legal, there is nothing to choose
             assert not row.broken
             jsonschema.validate(json.loads(grammar.vocabulary.text(written)), AN_ANSWER)
+
+
+def test_a_cpu_computes_in_what_it_is_fast_in(
+    embedded: LocalModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU without bfloat16 instructions bfloat16 took five times as long."""
+    monkeypatch.setattr(inprocess, "multiplies_bfloat16", lambda: True)
+    assert inprocess.cpu_dtype(embedded) == "bfloat16"
+    monkeypatch.setattr(inprocess, "multiplies_bfloat16", lambda: False)
+    assert inprocess.cpu_dtype(embedded) == "float32"
+    quantized = replace(embedded, path=tmp_path)
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "awq"}}')
+    assert inprocess.cpu_dtype(quantized) == "bfloat16"
+    pages = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(inprocess.os, "sysconf", pages.__getitem__)
+    assert inprocess.cpu_dtype(embedded) == "bfloat16"  # there is no memory for twice the weights
