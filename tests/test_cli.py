@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -182,15 +181,8 @@ def test_a_reader_that_stops_early_is_no_error() -> None:
 # Help
 
 
-def test_help_is_there_at_once() -> None:
-    """In processor time, as other work on the machine stretches the clock's."""
-    seconds = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run([SCRIPT, "--help"], capture_output=True, text=True, timeout=60, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(seconds) < 0.5
+def test_help_names_what_there_is() -> None:
+    done = subprocess.run([SCRIPT, "--help"], capture_output=True, text=True, timeout=60, check=True)
     for expected in ("run", "report", "judges", "models", "--debug"):
         assert expected in done.stdout
 

@@ -141,8 +141,9 @@ def wait_for(process: subprocess.Popen[str], line: str) -> None:
     raise AssertionError(f"ended before '{line}': {process.communicate(timeout=60)[1]}")
 
 
-def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
-    out, err = process.communicate(timeout=120)
+def finish(process: subprocess.Popen[str], code: int = 0, wait: float = 120) -> tuple[str, str]:
+    """Its output and errors; wait: seconds."""
+    out, err = process.communicate(timeout=wait)
     assert process.returncode == code, err
     assert "Traceback" not in err
     return out, err
