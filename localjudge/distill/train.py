@@ -8,10 +8,8 @@ for `learning`.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -96,8 +94,6 @@ def train(
     """
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
-    if PartialState().device.type == "cpu":
-        _keep_freed_memory()
     recipe = read_recipe(folder)
     begun_from = _begun_from(start, settings) if start else None
     held = hold(out, "training") if PartialState().is_main_process else None
@@ -359,19 +355,14 @@ def _adapted(student: Student, settings: TrainSettings) -> Student:
     return adapted
 
 
-def _keep_freed_memory() -> None:
-    """Let glibc keep what is freed. By default it gives every large block back and has it zeroed anew, which takes
-    a quarter of the time here."""
-    libc = ctypes.CDLL(None)
-    if sys.platform == "linux" and hasattr(libc, "gnu_get_libc_version"):
-        no_mmap, trim_threshold = -4, -1  # M_MMAP_MAX, M_TRIM_THRESHOLD of malloc.h
-        libc.mallopt(no_mmap, 0)
-        libc.mallopt(trim_threshold, 2**31 - 1)
-
-
 def _fast_dtype() -> Literal["bfloat16", "float32"]:
+    """bfloat16 where the device multiplies in it itself."""
     device = PartialState().device.type
-    half = multiplies_bfloat16() if device == "cpu" else device != "cuda" or torch.cuda.is_bf16_supported(False)
+    half = (
+        multiplies_bfloat16()
+        if device == "cpu"
+        else device != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+    )
     return "bfloat16" if half else "float32"
 
 

@@ -413,7 +413,7 @@ def test_a_model_that_computes_nonsense_still_writes_a_valid_answer(
 def test_a_cpu_computes_in_what_it_is_fast_in(
     embedded: LocalModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a CPU without bfloat16 instructions bfloat16 took five times as long."""
+    """On a CPU without bfloat16 instructions bfloat16 takes several times as long."""
     monkeypatch.setattr(inprocess, "multiplies_bfloat16", lambda: True)
     assert inprocess.cpu_dtype(embedded) == "bfloat16"
     monkeypatch.setattr(inprocess, "multiplies_bfloat16", lambda: False)
