@@ -87,6 +87,7 @@ def export(
         raise RunError("this folder holds no run", where=str(directory), fix="give the folder that `-o` named")
     if out.resolve().parent == directory.resolve() and out.name in _OWN:
         raise RunError("is the run's own file", where=str(out), fix="give another -o")
+    _refuse_misnamed(form, out)
     _refuse_existing(form, out, force)
     with contextlib.closing(RunDirectory(directory)) as held:
         run = held.read_run()
@@ -122,6 +123,15 @@ def export(
             else:
                 rows = table.write_dataset(temporary)
         return Exported(rows)
+
+
+def _refuse_misnamed(form: str, out: Path) -> None:
+    lines = {"jsonl", "rewards", "openai-batch"}
+    others = {".jsonl", ".json", ".gz"} if form == "parquet" else {".parquet"} if form in lines else set()
+    if out.suffix.lower() in others:
+        held, end = ("Parquet", ".parquet") if form == "parquet" else ("JSON lines", ".jsonl")
+        what = f"'{form}' writes {held}, which nothing would read under this name"
+        raise LocalJudgeError(what, where=str(out), fix=f"give -o {out.with_suffix(end).name}")
 
 
 def _refuse_existing(form: str, out: Path, force: bool) -> None:

@@ -371,6 +371,23 @@ def test_an_unknown_form_is_told_the_known_ones(truth: Job) -> None:
         table(truth, "parket")
 
 
+@pytest.mark.parametrize(
+    ("form", "name", "better"),
+    [
+        ("jsonl", "table.parquet", "table.jsonl"),
+        ("rewards", "table.parquet", "table.jsonl"),
+        ("openai-batch", "table.parquet", "table.jsonl"),
+        ("parquet", "table.jsonl", "table.parquet"),
+    ],
+)
+def test_no_file_is_written_under_the_name_of_another_form(truth: Job, form: str, name: str, better: str) -> None:
+    """`--to rewards -o x.parquet` wrote JSON lines, which whoever reads x.parquet could not."""
+    truth.run()
+    with pytest.raises(LocalJudgeError, match=f"give -o {better}"):
+        export(truth.out, form, truth.path / name)
+    assert not (truth.path / name).exists()
+
+
 OF_ANY = [form for form in FORMS if form not in ("rewards", "preferences")]
 """What is to be had of a judge of any kind."""
 
