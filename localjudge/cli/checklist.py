@@ -82,6 +82,8 @@ def write(
 
 def _line(kept: Any) -> str:
     marks = [mark for mark in ("locked", "edited", "contested") if getattr(kept, mark)]
+    if not (kept.locked or kept.written_by):  # only what a model wrote is found again by that model's runs
+        marks.append("brought along and used by nothing until it is locked")
     counts = f"{len(kept.essential)} essential, {len(kept.additional)} additional"
     return f"{(kept.key or '')[:12]}  {counts}{''.join(f', {mark}' for mark in marks)}: {kept.about}"
 

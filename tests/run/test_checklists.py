@@ -337,6 +337,8 @@ def test_lists_come_in_and_go_out_as_plain_json(job: Job, tmp_path: Path) -> Non
     assert {line["id"] for line in lines} == {row["id"] for row in rows()}
     assert lines[0]["rubric"] == RUBRIC
     assert lines[0]["scoring"][0].keys() == {"criterion", "rationale", "credit"}
+    assert "used by nothing until it is locked" in invoke("lock", "--undo", key)
+    assert "used by nothing" not in invoke("lock", key)
 
 
 @pytest.mark.parametrize(
