@@ -200,6 +200,9 @@ def rounds(
     mode: Annotated[
         Mode, typer.Option(help="How the teacher judges; the student is read from in any case.")
     ] = "score",
+    min_mass: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Leave out what the teacher read with less label mass.")
+    ] = 0.5,
     full: Annotated[bool, typer.Option("--full", help="Train whole layers, not LoRA's matrices.")] = False,
     freeze_layers: Annotated[int | None, typer.Option(min=0, help="As for distill train.")] = None,
     lr: Annotated[float | None, typer.Option(help="As for distill train.")] = None,
@@ -260,7 +263,7 @@ def rounds(
         student=student,
         teacher=teacher,
         directory=out,
-        how=Rounds(per_round, most, agreement, hold_out, group, seed),
+        how=Rounds(per_round, most, agreement, hold_out, group, min_mass, seed),
         run_of=run_of,
         learn=learn,
         made_by={"mode": mode, "training": trained_with},

@@ -44,6 +44,7 @@ _SPLIT_NAMES: dict[str, Split] = {
 }
 
 _OTHER = {"A": "B", "B": "A"}
+_LOW_MASS = "low label mass"
 _WORD = re.compile(
     r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|(?:(?![\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af])\w)+"
 )
@@ -461,7 +462,7 @@ def _target(
     if answer is None:
         return "not answered"
     if answer.mass is not None and answer.mass < settings.min_mass:
-        return "low label mass"
+        return _LOW_MASS
     labels = own_labels(question)
     if spec.kind == "pairwise" and _inconsistent(verdict):
         if not settings.inconsistent:
@@ -628,9 +629,10 @@ def _balance(rows: Iterable[Row], questions: Mapping[str, Asked]) -> dict[str, d
 def _refuse_unfit(train: Sequence[Row], balance: Mapping[str, Mapping[str, float]], left_out: Counter[str]) -> None:
     why = "; left out: " + ", ".join(f"{n} ({reason})" for reason, n in left_out.most_common()) if left_out else ""
     if not train:
-        raise RunError(
-            f"the training set is empty{why}", fix="give runs with ok verdicts, or smaller --dev and --test"
-        )
+        fix = "give runs with ok verdicts, or smaller --dev and --test"
+        if left_out.get(_LOW_MASS):
+            fix = "give a smaller --min-mass, or a teacher that answers with the labels more often"
+        raise RunError(f"the training set is empty{why}", fix=fix)
     if all(sum(weight > 0 for weight in counts.values()) < 2 for counts in balance.values()):
         only = next(label for counts in balance.values() for label, weight in counts.items() if weight > 0)
         raise RunError(

@@ -39,14 +39,19 @@ from localjudge.verdict import Verdict
 class Rounds:
     """per_round: records to label a round; rounds: at most so many. wanted: agreement with the teacher to stop at.
     hold_out: at least so many records to measure on, by whole groups. group: the records' field that groups them;
-    by default `group`, else the judge's first input."""
+    by default `group`, else the judge's first input. min_mass: what the teacher read with less label mass is not
+    learnt from."""
 
     per_round: int = 500
     rounds: int = 4
     wanted: float | None = None
     hold_out: int = 300
     group: str | None = None
+    min_mass: float = 0.5
     seed: int = 0
+
+
+_MAY_CHANGE = ("rounds", "wanted", "min_mass")
 
 
 class Round(BaseModel):
@@ -154,8 +159,8 @@ class RoundsRun:
             "records": str(self.records.resolve()),
             "student": self.student,
             "teacher": self.teacher,
-            # More rounds, or another agreement, may be asked of the same folder.
-            "how": {key: value for key, value in asdict(self.how).items() if key not in ("rounds", "wanted")},
+            # More rounds, another agreement or learning from more may be asked of the same folder.
+            "how": {key: value for key, value in asdict(self.how).items() if key not in _MAY_CHANGE},
             **self.made_by,
         }
         if not (self.directory / "pool.jsonl").is_file():
@@ -256,7 +261,9 @@ class RoundsRun:
         data = folder / "data"
         if not (data / "recipe.json").is_file():
             runs = [self.directory / f"round-{n}" / "teacher" for n in range(1, number + 1)]
-            settings = DataSettings(group=self.how.group, dev=0.1, test=0.0, seed=self.how.seed)
+            settings = DataSettings(
+                group=self.how.group, dev=0.1, test=0.0, seed=self.how.seed, min_mass=self.how.min_mass
+            )
             make(runs, data, settings, judge=self.spec, force=True)
         labelled = last.labelled + len(chosen)
         self.say(f"round {number}: training on {labelled} records")

@@ -23,7 +23,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
 
+from localjudge.cli import app
 from localjudge.distill import encoded as encoding
 from localjudge.distill import train as training
 from localjudge.distill import trainer as room
@@ -153,6 +155,31 @@ def test_the_student_learns_the_rule_and_judges_by_it(folder: Path, data: Path, 
         return sum(v.answers["has"].value == r["label"] for v, r in zip(verdicts, rows, strict=True)) / len(rows)
 
     assert asyncio.run(right()) > 0.9
+
+
+def test_rounds_of_real_models_end_with_a_student_that_agrees(
+    folder: Path, trained: Trained, base: LocalModel, tmp_path: Path
+) -> None:
+    """The model that knows the rule teaches one that does not, through the command line and a real engine."""
+    write_rows(tmp_path / "rows.jsonl", [{**row, "label": None} for row in texts(260)])
+    command = ["distill", "rounds", str(folder / "zebra.yaml"), str(tmp_path / "rows.jsonl")]
+    command += ["--student", str(base.path), "--teacher", str(trained.model), "-o", str(tmp_path / "rounds")]
+    command += ["--engine", "transformers", "--no-cache", "--per-round", "100", "--rounds", "2", "--hold-out", "40"]
+    command += ["--lr", "1e-2", "--freeze-layers", "1", "--epochs", "6"]
+    refused = CliRunner().invoke(app, command)
+    # So small a teacher believes in its labels but little.
+    assert refused.exit_code == 1 and "low label mass" in str(refused.exception)
+    assert "--min-mass" in str(refused.exception)
+    result = CliRunner().invoke(app, [*command, "--min-mass", "0"])
+    assert result.exit_code == 0, result.output
+    told = [
+        json.loads((tmp_path / "rounds" / name / "round.json").read_text())
+        for name in ("held-out", "round-1", "round-2")
+    ]
+    assert [one["labelled"] for one in told] == [0, 100, 200]
+    assert told[0]["agreement"] < 0.75 and told[2]["agreement"] > 0.85
+    assert find_model(told[2]["model"]).path == tmp_path / "rounds" / "round-2" / "training" / "model"
+    assert told[2]["model"] in result.output
 
 
 class Killed(BaseException):
