@@ -630,7 +630,7 @@ def _refuse_unfit(train: Sequence[Row], balance: Mapping[str, Mapping[str, float
     why = "; left out: " + ", ".join(f"{n} ({reason})" for reason, n in left_out.most_common()) if left_out else ""
     if not train:
         fix = "give runs with ok verdicts, or smaller --dev and --test"
-        if left_out.get(_LOW_MASS):
+        if left_out and max(left_out, key=left_out.__getitem__) == _LOW_MASS:
             fix = "give a smaller --min-mass, or a teacher that answers with the labels more often"
         raise RunError(f"the training set is empty{why}", fix=fix)
     if all(sum(weight > 0 for weight in counts.values()) < 2 for counts in balance.values()):

@@ -79,7 +79,8 @@ def export(
     judge, for requests; needed only when it has template files of its own. margin: of preferences, how far apart
     two responses must be, 0 to 1; they are Parquet where `out` ends so, else JSON lines.
 
-    Raises RunError: no run here, a run in use, something in the place of `out`, another judge than the run's.
+    Raises RunError: no run here, a run in use, something in the place of `out`, another judge than the run's;
+    LocalJudgeError: `out` is named like a file of another form.
     """
     if form not in FORMS:
         raise LocalJudgeError(f"'{form}' is not a known form", where="--to", fix=did_you_mean(form, FORMS))
@@ -126,12 +127,18 @@ def export(
 
 
 def _refuse_misnamed(form: str, out: Path) -> None:
-    lines = {"jsonl", "rewards", "openai-batch"}
-    others = {".jsonl", ".json", ".gz"} if form == "parquet" else {".parquet"} if form in lines else set()
-    if out.suffix.lower() in others:
-        held, end = ("Parquet", ".parquet") if form == "parquet" else ("JSON lines", ".jsonl")
-        what = f"'{form}' writes {held}, which nothing would read under this name"
-        raise LocalJudgeError(what, where=str(out), fix=f"give -o {out.with_suffix(end).name}")
+    """What reads a file goes by how its name ends."""
+    end = out.suffix.lower()
+    if form == "parquet" and end in (".jsonl", ".json", ".gz"):
+        what, better = "Parquet", ".parquet"
+    elif form in ("jsonl", "rewards", "openai-batch") and end == ".parquet":
+        what, better = "JSON lines", ".jsonl"
+    else:
+        return
+    fix = f"give -o {out.with_suffix(better)}"
+    raise LocalJudgeError(
+        f"'{form}' writes {what}, which nobody would look for under this name", where=str(out), fix=fix
+    )
 
 
 def _refuse_existing(form: str, out: Path, force: bool) -> None:

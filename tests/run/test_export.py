@@ -383,7 +383,7 @@ def test_an_unknown_form_is_told_the_known_ones(truth: Job) -> None:
 def test_no_file_is_written_under_the_name_of_another_form(truth: Job, form: str, name: str, better: str) -> None:
     """`--to rewards -o x.parquet` wrote JSON lines, which whoever reads x.parquet could not."""
     truth.run()
-    with pytest.raises(LocalJudgeError, match=f"give -o {better}"):
+    with pytest.raises(LocalJudgeError, match=f"give -o {truth.path / better}"):
         export(truth.out, form, truth.path / name)
     assert not (truth.path / name).exists()
 
